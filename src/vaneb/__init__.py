@@ -1,0 +1,1 @@
+"""vaneb: personalised estimation across many clients by variance-aware nonparametric empirical Bayes."""

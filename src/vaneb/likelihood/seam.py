@@ -1,0 +1,93 @@
+"""The one seam between clients and solvers.
+
+A solver never sees a client's data, report or covariance function.  It sees, for a block of clients,
+the log-likelihood of some atoms, and enough of its derivatives to move an atom uphill.  Gaussian
+reports are one implementation (``gaussian``), the exact likelihood of a client's own rows another
+(``exact``); every solver, the certificate and the posterior work on either.
+
+A *smoothed* likelihood is a likelihood too: with a prior made of Gaussian components N(a_j, Gamma),
+what the component j says of client k is the likelihood integrated over the component,
+
+    p_k(a; Gamma) = integral of p_k(theta) N(theta; a, Gamma) d theta,
+
+a function of the atom a again.  So solvers need not know whether the prior is discrete or smooth.
+
+Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a for client k.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Ascent(NamedTuple):
+    """Sums over clients, at each of m atoms, of r_kj = exp(log_weight_k + l_k(a_j)) times something."""
+
+    value: Array
+    """sum_k r_kj, shape (m,)."""
+    gradient: Array
+    """sum_k r_kj s_k(a_j), s_k the gradient of l_k: the gradient of ``value``.  Shape (m, d)."""
+    outer: Array
+    """sum_k r_kj s_k s_k', shape (m, d, d)."""
+    information: Array
+    """sum_k r_kj I_k(a_j), I_k positive semidefinite and close to minus the Hessian of l_k.  (m, d, d).
+
+    So the Hessian of ``value`` is close to ``outer - information``.
+    """
+
+
+class Components(NamedTuple):
+    """Posterior of theta_k given that client k came from component j, N(a_j, Gamma)."""
+
+    mean: Array
+    """Shape (K or 1, m, d)."""
+    covariance: Array
+    """Shape (K or 1, m or 1, d, d); zero when the prior is discrete."""
+
+
+class Likelihood(Protocol):
+    """K clients, as a solver sees them."""
+
+    @property
+    def n_clients(self) -> int: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        """l_k(a_j) with all constants, shape (K, m), for ``atoms`` of shape (m, d)."""
+        ...
+
+    def ascent(self, atoms: Array, log_weights: Array, *, frozen: bool = False) -> Ascent:
+        """Weighted sums over clients at each atom; ``log_weights`` has shape (K,).
+
+        ``frozen``: leave the dependence of a client's covariance on theta out of the gradient, as the
+        paper's pseudo-EM does.  Likelihoods without a covariance function ignore it.
+        """
+        ...
+
+    def components(self, atoms: Array) -> Components:
+        """Posterior within each component, for each client.  Call it on blocks (``take``)."""
+        ...
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        """Some of the clients, in the order given; views, not copies, for a slice."""
+        ...
+
+    def smoothed(self, spread: Array | None) -> Self:
+        """The same clients seen by components N(a, ``spread``); ``None`` for a discrete prior."""
+        ...
+
+    def local_estimates(self) -> Array:
+        """Each client's own estimate, shape (K, d).  Where it has none (flat or diverging likelihood),
+        the point that a weak penalty picks."""
+        ...
+
+    def local_precision(self) -> Array:
+        """Precision of each client's estimate at that estimate, shape (K, d, d); may be singular."""
+        ...

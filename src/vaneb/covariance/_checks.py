@@ -1,0 +1,141 @@
+"""Checks on the numbers of a covariance function, shared by constructors and by the wire.
+
+Every check raises ``InvalidReport`` with the name of the offending key, so a family is validated the
+same way whether it was built in Python or read from a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.covariance.base import CovarianceFunction
+from vaneb.errors import InvalidReport
+
+Array = NDArray[np.float64]
+T = TypeVar("T")
+
+#: A count (clients, classes, dimension) above this is a broken message, not a study.
+LARGEST_COUNT = 100_000_000
+
+#: A matrix is called symmetric, or positive semidefinite, up to this multiple of its largest entry.
+MATRIX_TOLERANCE = 1e-8
+
+
+def finite_array(value: Any, key: str, shape: Sequence[int | None]) -> Array:
+    """``value`` as a float array of the given shape (``None``: any positive length), all finite."""
+    try:
+        raw = np.asarray(value)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise InvalidReport(f"{key}: not a rectangular array of numbers") from error
+    if raw.dtype.kind not in "iuf":
+        raise InvalidReport(f"{key}: expected numbers only, got {_kind(raw)}")
+    expected = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
+    fits = raw.ndim == len(shape) and all(
+        have > 0 if want is None else have == want for have, want in zip(raw.shape, shape, strict=True)
+    )
+    if not fits:
+        raise InvalidReport(f"{key}: expected an array of shape {expected}, got {raw.shape}")
+    array: Array = np.asarray(raw, dtype=np.float64)
+    if not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise InvalidReport(f"{key}: NaN or infinite at position {place}; leave such a client out")
+    return array
+
+
+def _kind(raw: NDArray[Any]) -> str:
+    return {"b": "booleans", "U": "text", "S": "bytes", "c": "complex numbers"}.get(
+        raw.dtype.kind, "mixed values"
+    )
+
+
+def positive(array: Array, key: str, *, or_zero: bool = False) -> Array:
+    """``array``, if all entries are positive (or zero, where that is allowed)."""
+    bad = array < 0 if or_zero else array <= 0
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        wanted = "zero or positive" if or_zero else "positive"
+        raise InvalidReport(f"{key}: must be {wanted}, got {array[place]:g} at position {place}")
+    return array
+
+
+def semidefinite(matrices: Array, key: str, *, definite: bool = False) -> Array:
+    """Symmetrised ``matrices`` (K, d, d), if symmetric and positive semidefinite up to rounding.
+
+    A Cholesky factorisation of the matrix plus a rounding-sized ridge settles nearly all cases;
+    eigenvalues are computed only to say which matrix is at fault.
+    """
+    scale = np.abs(matrices).max(axis=(1, 2))
+    unit = matrices / np.where(scale > 0, scale, 1.0)[:, None, None]
+    transposed = np.swapaxes(unit, 1, 2)
+    skew = np.abs(unit - transposed).max(axis=(1, 2))
+    if (skew > MATRIX_TOLERANCE).any():
+        raise InvalidReport(f"{key}: matrix of client {int(np.argmax(skew))} is not symmetric")
+    dimension = matrices.shape[1]
+    ridge = -MATRIX_TOLERANCE if definite else MATRIX_TOLERANCE * dimension
+    unit = (unit + transposed) / 2
+    shifted = unit + ridge * np.eye(dimension)
+    try:
+        np.linalg.cholesky(shifted)
+    except np.linalg.LinAlgError:
+        smallest = np.linalg.eigvalsh(unit)[:, 0]
+        worst = int(np.argmin(smallest))
+        wanted = "positive definite" if definite else "positive semidefinite"
+        raise InvalidReport(
+            f"{key}: matrix of client {worst} is not {wanted} "
+            f"(smallest eigenvalue {smallest[worst]:.3g} of its largest entry)"
+        ) from None
+    result: Array = matrices / 2 + np.swapaxes(matrices, 1, 2) / 2
+    return result
+
+
+def square_matrices(value: Any, key: str) -> Array:
+    """``value`` as finite matrices of shape (K, d, d)."""
+    array = finite_array(value, key, (None, None, None))
+    if array.shape[1] != array.shape[2]:
+        raise InvalidReport(f"{key}: expected square matrices, got shape {array.shape}")
+    return array
+
+
+def same_dimension(parts: Sequence[CovarianceFunction]) -> None:
+    """Raise unless ``parts`` is not empty and all have the same number of parameters."""
+    dimensions = {part.dimension for part in parts}
+    if len(dimensions) != 1:
+        raise InvalidReport(f"covariance: clients to stack have dimensions {sorted(dimensions)}, need one")
+
+
+def read_key(wire: Any, key: str) -> Any:
+    """``wire[key]``, if ``wire`` is a mapping that has it."""
+    if not isinstance(wire, dict):
+        raise InvalidReport(f"covariance: expected an object with the key {key!r}, got {type(wire).__name__}")
+    if key not in wire:
+        raise InvalidReport(f"{key}: missing from the covariance of family {wire.get('family')!r}")
+    return wire[key]
+
+
+def read_count(wire: Any, key: str) -> int:
+    """A whole number from 1 to ``LARGEST_COUNT``."""
+    value = read_key(wire, key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
+        raise InvalidReport(f"{key}: expected a whole number from 1 to {LARGEST_COUNT}, got {value!r:.40}")
+    return value
+
+
+def read_array(wire: Any, key: str, shape: Sequence[int | None]) -> Array:
+    """A finite float array of the given shape; see ``finite_array``."""
+    return finite_array(read_key(wire, key), key, shape)
+
+
+def unchecked(value: T, **changes: Any) -> T:
+    """A copy of a frozen dataclass with some fields changed and no check repeated.
+
+    Solvers take blocks of clients again and again; what was valid stays valid.
+    """
+    copy = object.__new__(type(value))
+    for field in fields(value):  # type: ignore[arg-type]
+        object.__setattr__(copy, field.name, changes.get(field.name, getattr(value, field.name)))
+    return copy

@@ -1,0 +1,125 @@
+"""Covariances that do not depend on the parameter: Sigma_k(theta) = Sigma_k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.covariance import _checks
+from vaneb.covariance.base import Array, DiagonalCovariance, FullCovariance, Wire
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantDiagonal(DiagonalCovariance):
+    """Sigma_k(theta)^{-1} = diag(p_k).
+
+    Parameters
+    ----------
+    unit_precision : array (K, d)
+        Zero or positive; zero says that a client knows nothing of a coordinate.
+    """
+
+    family: ClassVar[str | None] = "constant-diagonal"
+    unit_precision: Array
+
+    def __post_init__(self) -> None:
+        array = _checks.finite_array(self.unit_precision, "unit_precision", (None, None))
+        _checks.positive(array, "unit_precision", or_zero=True)
+        object.__setattr__(self, "unit_precision", array)
+
+    @classmethod
+    def from_variances(cls, variances: Array) -> Self:
+        """p_k = 1 / v_k from the unit variances v_k (K, d), n_k times the squared standard errors."""
+        array = _checks.finite_array(variances, "variances", (None, None))
+        return cls(1.0 / _checks.positive(array, "variances"))
+
+    @property
+    def n_clients(self) -> int:
+        return self.unit_precision.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.unit_precision.shape[1]
+
+    def precision(self, points: Array) -> Array:
+        shape = (self.n_clients, points.shape[1], self.dimension)
+        return np.broadcast_to(self.unit_precision[:, None], shape)
+
+    def precision_gradient(self, points: Array) -> Array:
+        return np.broadcast_to(0.0, (self.n_clients, points.shape[1], self.dimension, self.dimension))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return _checks.unchecked(self, unit_precision=self.unit_precision[rows])
+
+    def to_wire(self) -> Wire:
+        return {"family": self.family, "unit_precision": self.unit_precision.tolist()}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        return cls(_checks.read_array(wire, "unit_precision", (None, None)))
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        stacked = np.concatenate([part.unit_precision for part in parts])
+        return _checks.unchecked(parts[0], unit_precision=stacked)
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantFull(FullCovariance):
+    """Sigma_k(theta)^{-1} = P_k.
+
+    Parameters
+    ----------
+    unit_precision : array (K, d, d)
+        Symmetric positive semidefinite; singular where a client knows nothing of a direction.
+    """
+
+    family: ClassVar[str | None] = "constant-full"
+    unit_precision: Array
+
+    def __post_init__(self) -> None:
+        array = _checks.square_matrices(self.unit_precision, "unit_precision")
+        object.__setattr__(self, "unit_precision", _checks.semidefinite(array, "unit_precision"))
+
+    @classmethod
+    def from_covariances(cls, covariances: Array) -> Self:
+        """P_k = Sigma_k^{-1} from unit covariance matrices (K, d, d), n_k times those of the estimates."""
+        array = _checks.square_matrices(covariances, "covariances")
+        inverse = np.linalg.inv(_checks.semidefinite(array, "covariances", definite=True))
+        return cls((inverse + np.swapaxes(inverse, 1, 2)) / 2)
+
+    @property
+    def n_clients(self) -> int:
+        return self.unit_precision.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.unit_precision.shape[1]
+
+    def precision(self, points: Array) -> Array:
+        d = self.dimension
+        return np.broadcast_to(self.unit_precision[:, None], (self.n_clients, points.shape[1], d, d))
+
+    def precision_gradient(self, points: Array) -> Array:
+        d = self.dimension
+        return np.broadcast_to(0.0, (self.n_clients, points.shape[1], d, d, d))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return _checks.unchecked(self, unit_precision=self.unit_precision[rows])
+
+    def to_wire(self) -> Wire:
+        return {"family": self.family, "unit_precision": self.unit_precision.tolist()}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        return cls(_checks.read_array(wire, "unit_precision", (None, None, None)))
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        stacked = np.concatenate([part.unit_precision for part in parts])
+        return _checks.unchecked(parts[0], unit_precision=stacked)

@@ -1,0 +1,1 @@
+"""The simulation study: a prior on five curves, three scenarios, and the sweeps over them."""

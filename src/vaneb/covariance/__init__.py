@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
+from vaneb.covariance.coordinatewise import CoordinatewiseVariance
+from vaneb.covariance.quadratic import QuadraticVariance, by_name
 
 __all__ = [
     "ConstantDiagonal",
     "ConstantFull",
+    "CoordinatewiseVariance",
     "CovarianceFunction",
     "DiagonalCovariance",
     "FullCovariance",
+    "QuadraticVariance",
     "SharedDiagonal",
+    "by_name",
 ]

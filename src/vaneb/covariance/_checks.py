@@ -53,6 +53,12 @@ def _kind(raw: NDArray[Any]) -> str:
     )
 
 
+def per_coordinate(value: Any, key: str, dimension: int) -> Array:
+    """A number for all coordinates, or one for each, as an array (d,)."""
+    array = np.full(dimension, value) if np.ndim(value) == 0 else value
+    return finite_array(array, key, (dimension,))
+
+
 def positive(array: Array, key: str, *, or_zero: bool = False) -> Array:
     """``array``, if all entries are positive (or zero, where that is allowed)."""
     bad = array < 0 if or_zero else array <= 0
@@ -117,12 +123,17 @@ def read_key(wire: Any, key: str) -> Any:
     return wire[key]
 
 
+def count(value: Any, key: str) -> int:
+    """``value``, if it is a whole number from 1 to ``LARGEST_COUNT``."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= LARGEST_COUNT:
+        raise InvalidReport(f"{key}: expected a whole number from 1 to {LARGEST_COUNT}, got {value!r:.40}")
+    return int(value)
+
+
 def read_count(wire: Any, key: str) -> int:
     """A whole number from 1 to ``LARGEST_COUNT``."""
-    value = read_key(wire, key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_COUNT:
-        raise InvalidReport(f"{key}: expected a whole number from 1 to {LARGEST_COUNT}, got {value!r:.40}")
-    return value
+    return count(read_key(wire, key), key)
 
 
 def read_array(wire: Any, key: str, shape: Sequence[int | None]) -> Array:

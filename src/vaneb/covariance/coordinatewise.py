@@ -1,0 +1,65 @@
+"""What the shared, coordinatewise variance functions have in common: V_i depends on theta_i alone."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.covariance import _checks
+from vaneb.covariance.base import Array, SharedDiagonal
+from vaneb.errors import InvalidReport
+
+
+class CoordinatewiseVariance(SharedDiagonal):
+    """Sigma_k(theta) = diag(V_1(theta_1), ..., V_d(theta_d)) for every client k.
+
+    A subclass is a frozen dataclass with a field ``n_clients`` and says what V and V' are.
+    """
+
+    @abstractmethod
+    def variance(self, points: Array) -> Array:
+        """V_i(theta_i) at ``points`` of shape (..., d): the same shape."""
+
+    @abstractmethod
+    def variance_derivative(self, points: Array) -> Array:
+        """V_i'(theta_i): the same shape as ``points``."""
+
+    def shared_precision(self, points: Array) -> Array:
+        """1 / V_i(theta_i)."""
+        return 1.0 / self.variance(points)
+
+    def coordinate_gradient(self, points: Array) -> Array:
+        """d(1 / V_i)/d theta_i = -V_i' / V_i^2, shape (..., d): all that is not zero of the gradient.
+
+        Use it instead of ``shared_precision_gradient`` where d is large: the latter is (..., d, d).
+        """
+        return -self.variance_derivative(points) / self.variance(points) ** 2
+
+    def shared_precision_gradient(self, points: Array) -> Array:
+        diagonal = self.coordinate_gradient(points)
+        gradient = np.zeros((*diagonal.shape, self.dimension))
+        index = np.arange(self.dimension)
+        gradient[..., index, index] = diagonal
+        return gradient
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        # Indexing a virtual array counts the rows for slices, indices and masks alike.
+        return _checks.unchecked(self, n_clients=np.broadcast_to(0.0, self.n_clients)[rows].size)
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        first = parts[0]
+        names = [field.name for field in fields(first) if field.name != "n_clients"]  # type: ignore[arg-type]
+        for part in parts[1:]:
+            for name in names:
+                if not np.array_equal(getattr(first, name), getattr(part, name)):
+                    raise InvalidReport(
+                        f"{name}: clients of the family {cls.family!r} share one variance function, "
+                        "but these differ; send one function for all, or constant variances"
+                    )
+        return _checks.unchecked(first, n_clients=sum(part.n_clients for part in parts))

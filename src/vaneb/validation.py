@@ -75,17 +75,17 @@ def _labels(ids: Sequence[Any] | NDArray[Any]) -> list[str]:
     raw = ids.tolist() if hasattr(ids, "tolist") else ids
     if isinstance(raw, str) or not hasattr(raw, "__iter__"):
         raise InvalidReport("ids: expected a sequence with one id per client.")
-    labels = []
-    for row, label in enumerate(raw):
-        if not isinstance(label, str):
-            if isinstance(label, bool) or not isinstance(label, int | np.integer):
-                raise InvalidReport(
-                    f"row {row + 1}, column client: {label!r} is not an id. Use text or whole numbers."
-                )
-            label = str(label)
-        elif not label.strip():
-            raise InvalidReport(f"row {row + 1}, column client: empty. Give every client an id.")
-        labels.append(label)
+    labels = list(raw)
+    kinds = set(map(type, labels))
+    if not kinds <= {str, int} and not all(issubclass(kind, str | np.integer) for kind in kinds - {int}):
+        row, label = next((row, x) for row, x in enumerate(labels) if type(x) not in (str, int))
+        raise InvalidReport(
+            f"row {row + 1}, column client: {label!r} is not an id. Use text or whole numbers."
+        )
+    labels = labels if kinds == {str} else list(map(str, labels))
+    if not all(map(str.strip, labels)):
+        row = next(row for row, label in enumerate(labels) if not label.strip())
+        raise InvalidReport(f"row {row + 1}, column client: empty. Give every client an id.")
     return labels
 
 

@@ -32,10 +32,12 @@ class Ascent(NamedTuple):
     """sum_k r_kj, shape (m,)."""
     gradient: Array
     """sum_k r_kj s_k(a_j), s_k the gradient of l_k: the gradient of ``value``.  Shape (m, d)."""
-    outer: Array
-    """sum_k r_kj s_k s_k', shape (m, d, d)."""
+    outer: Array | None
+    """sum_k r_kj s_k s_k', shape (m, d, d); ``None`` when ``curvature=False`` was asked for."""
     information: Array
-    """sum_k r_kj I_k(a_j), I_k positive semidefinite and close to minus the Hessian of l_k.  (m, d, d).
+    """sum_k r_kj I_k(a_j), I_k positive semidefinite and close to minus the Hessian of l_k.
+
+    Shape (m, d, d), or (m, d) where every client's is diagonal.
 
     So the Hessian of ``value`` is close to ``outer - information``.
     """
@@ -63,7 +65,9 @@ class Likelihood(Protocol):
         """l_k(a_j) with all constants, shape (K, m), for ``atoms`` of shape (m, d)."""
         ...
 
-    def ascent(self, atoms: Array, log_weights: Array, *, frozen: bool = False) -> Ascent:
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
         """Weighted sums over clients at each atom; ``log_weights`` has shape (K,).
 
         ``frozen``: leave the dependence of a client's covariance on theta out of the gradient, as the

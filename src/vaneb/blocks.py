@@ -1,0 +1,50 @@
+"""One seam for work over blocks of clients: ``map_blocks`` calls a function on each block, in threads.
+
+The compiled kernels release the interpreter lock, so threads are enough.  Blocks are fixed by the number
+of clients alone and results come back in order: a sum over them does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+#: Clients in one block: large enough to hide the cost of a call, small enough to stay in the cache.
+BLOCK_CLIENTS = 8192
+
+
+def threads() -> int:
+    """Number of threads: ``VANEB_THREADS`` if set, else the cores this process may use."""
+    asked = os.environ.get("VANEB_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _pool(workers: int, process: int) -> ThreadPoolExecutor:
+    """One pool per process (``process`` is the process id: a forked child must not use its parent's)."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="vaneb")
+
+
+def blocks(n_clients: int, size: int = BLOCK_CLIENTS) -> list[slice]:
+    """Consecutive slices of about equal length, at most ``size``, that cover ``n_clients``."""
+    count = max(1, -(-n_clients // size))
+    edges = [i * n_clients // count for i in range(count + 1)]
+    return [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+
+def map_blocks(
+    function: Callable[[slice], Result], n_clients: int, size: int = BLOCK_CLIENTS
+) -> Iterator[Result]:
+    """``function`` of every block, in order."""
+    parts = blocks(n_clients, size)
+    workers = threads()
+    if workers == 1 or len(parts) == 1:
+        return map(function, parts)
+    return _pool(workers, os.getpid()).map(function, parts)

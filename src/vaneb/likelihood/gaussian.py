@@ -1,0 +1,214 @@
+"""Gaussian reports as a likelihood: theta_hat_k ~ N(theta, Sigma_k(theta) / n_k).
+
+With P_k(a) = n_k Sigma_k(a)^{-1} and e = theta_hat_k - a,
+
+    l_k(a) = 1/2 log det P_k(a) - 1/2 e' P_k(a) e - d/2 log 2 pi,
+
+and for a component N(a, Gamma) the covariance is Sigma_k(a) / n_k + Gamma, that is
+
+    P_k(a; Gamma) = (I + P_k(a) Gamma)^{-1} P_k(a),
+
+which stands a singular P_k as well as a singular Gamma.  The covariance of a client is taken at the
+atom, not integrated over the component: exact when it is constant or Gamma = 0.
+
+Where P_k is singular, determinant and density are those on its range.
+
+``gaussian_likelihood`` picks the implementation by the *type* of the covariance function:
+``ConstantGaussian`` here (fused kernels), ``FunctionGaussian`` in ``gaussian_function``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.blocks import map_blocks
+from vaneb.covariance.base import CovarianceFunction
+from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
+from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+
+LOG_2PI = float(np.log(2 * np.pi))
+#: Eigenvalues below this share of the largest are directions without information.
+RANK_TOLERANCE = 1e-12
+
+
+def gaussian_likelihood(estimates: Array, n: Array, covariance: CovarianceFunction) -> Likelihood:
+    """Likelihood of K Gaussian reports.
+
+    Parameters
+    ----------
+    estimates : (K, d)
+    n : (K,)
+        Sample sizes; the precision of an estimate is ``n`` times the unit precision.
+    covariance : Sigma_k(theta) of the K clients.
+    """
+    if isinstance(covariance, ConstantDiagonal):
+        return ConstantGaussian(estimates, covariance.unit_precision * n[:, None])
+    if isinstance(covariance, ConstantFull):
+        return ConstantGaussian(estimates, covariance.unit_precision * n[:, None, None])
+    from vaneb.likelihood.gaussian_function import FunctionGaussian
+
+    return FunctionGaussian(estimates, n, covariance)
+
+
+def is_diagonal(matrix: Array) -> bool:
+    return bool(np.count_nonzero(matrix - np.diag(np.diagonal(matrix))) == 0)
+
+
+def log_pseudo_determinant(precision: Array) -> tuple[Array, Array]:
+    """Log-determinant on the range, and the rank, of precisions (K, d) diagonal or (K, d, d)."""
+    if precision.ndim == 2:
+        informative = precision > 0
+        logs = np.log(np.where(informative, precision, 1.0))
+        return logs.sum(1), informative.sum(1)
+    try:
+        factor = np.linalg.cholesky(precision)
+        pivots = np.diagonal(factor, axis1=1, axis2=2)
+        if np.all(pivots.min(1) ** 2 > RANK_TOLERANCE * np.diagonal(precision, axis1=1, axis2=2).max(1)):
+            return 2 * np.log(pivots).sum(1), np.full(len(precision), precision.shape[1])
+    except np.linalg.LinAlgError:
+        pass
+    eigenvalues = np.linalg.eigvalsh(precision)
+    informative = eigenvalues > RANK_TOLERANCE * np.maximum(eigenvalues[:, -1:], 1e-300)
+    return np.log(np.where(informative, eigenvalues, 1.0)).sum(1), informative.sum(1)
+
+
+def mirror(lower: Array) -> Array:
+    """Symmetric matrices from their lower triangles; a diagonal form passes unchanged."""
+    if lower.ndim < 3:
+        return lower
+    return np.tril(lower) + np.swapaxes(np.tril(lower, -1), -1, -2)
+
+
+@dataclass(frozen=True)
+class ConstantGaussian:
+    """Gaussian reports whose precision does not depend on the atom.
+
+    Parameters
+    ----------
+    estimates : (K, d)
+    base_precision : (K, d) if all are diagonal, else (K, d, d); without the spread.
+    offset : (K,)
+        Added to every client's log-likelihood; what the estimate's density leaves out of the density of
+        the client's rows.
+    spread : (d, d) or None
+        Gamma.
+    """
+
+    estimates: Array
+    base_precision: Array
+    offset: Array | float = 0.0
+    spread: Array | None = field(default=None)
+
+    @property
+    def n_clients(self) -> int:
+        return self.estimates.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.estimates.shape[1]
+
+    @cached_property
+    def precision(self) -> Array:
+        """(Sigma_k / n_k + Gamma)^{-1}, diagonal if both are."""
+        if self.spread is None:
+            return self.base_precision
+        if self.base_precision.ndim == 2 and is_diagonal(self.spread):
+            return self.base_precision / (1 + self.base_precision * np.diagonal(self.spread))
+        precision = np.linalg.solve(np.eye(self.dimension) + self._full_base @ self.spread, self._full_base)
+        return (precision + np.swapaxes(precision, 1, 2)) / 2
+
+    @cached_property
+    def _full_base(self) -> Array:
+        if self.base_precision.ndim == 3:
+            return self.base_precision
+        return self.base_precision[:, :, None] * np.eye(self.dimension)
+
+    @cached_property
+    def constant(self) -> Array:
+        """1/2 log det P_k - rank/2 log 2 pi + offset."""
+        log_determinant, rank = log_pseudo_determinant(self.base_precision)
+        if self.spread is not None:
+            if self.precision.ndim == 2:
+                log_determinant = log_determinant - np.log1p(
+                    self.base_precision * np.diagonal(self.spread)
+                ).sum(1)
+            else:
+                shift = np.eye(self.dimension) + self._full_base @ self.spread
+                log_determinant = log_determinant - np.linalg.slogdet(shift)[1]
+        return 0.5 * (log_determinant - rank * LOG_2PI) + self.offset
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        from vaneb.likelihood import kernels
+
+        out = np.empty((self.n_clients, len(atoms)))
+        loop = (
+            kernels.log_likelihood_diagonal if self.precision.ndim == 2 else kernels.log_likelihood_full
+        )
+        x, precision, constant, atoms_t = self.estimates, self.precision, self.constant, _transposed(atoms)
+
+        def block(rows: slice) -> None:
+            loop(x[rows], precision[rows], constant[rows], atoms_t, out[rows])
+
+        list(map_blocks(block, self.n_clients))
+        return out
+
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
+        from vaneb.likelihood import kernels
+
+        loop = kernels.ascent_diagonal if self.precision.ndim == 2 else kernels.ascent_full
+        floor = kernels.SKIP - np.log(self.n_clients)
+        x, precision, atoms_t = self.estimates, self.precision, _transposed(atoms)
+        constant = self.constant + log_weights
+
+        def block(rows: slice) -> tuple[Array, ...]:
+            return loop(x[rows], precision[rows], constant[rows], floor, atoms_t, curvature)
+
+        value, gradient, outer, information = map(sum, zip(*map_blocks(block, self.n_clients), strict=True))
+        return Ascent(value, gradient, mirror(outer) if curvature else None, mirror(information))
+
+    def components(self, atoms: Array) -> Components:
+        """Mean a + Gamma P (theta_hat - a), covariance Gamma - Gamma P Gamma."""
+        d = self.dimension
+        if self.spread is None:
+            return Components(atoms[None], np.zeros((1, 1, d, d)))
+        difference = self.estimates[:, None, :] - atoms
+        if self.precision.ndim == 2:
+            gain = np.diagonal(self.spread) * self.precision
+            mean = atoms + gain[:, None, :] * difference
+            covariance = (np.diagonal(self.spread) * (1 - gain))[:, :, None] * np.eye(d)
+        else:
+            matrix_gain = self.spread @ self.precision
+            mean = atoms + np.einsum("kil,kml->kmi", matrix_gain, difference)
+            covariance = self.spread - matrix_gain @ self.spread
+        return Components(mean, covariance[:, None])
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        offset = self.offset if np.ndim(self.offset) == 0 else np.asarray(self.offset)[rows]
+        part = replace(
+            self, estimates=self.estimates[rows], base_precision=self.base_precision[rows], offset=offset
+        )
+        # What was computed for all clients need not be computed again for some of them.
+        for name in ("precision", "constant"):
+            if name in self.__dict__:
+                part.__dict__[name] = self.__dict__[name][rows]
+        return part
+
+    def smoothed(self, spread: Array | None) -> Self:
+        return replace(self, spread=spread)
+
+    def local_estimates(self) -> Array:
+        return self.estimates
+
+    def local_precision(self) -> Array:
+        return self.base_precision
+
+
+def _transposed(atoms: Array) -> Array:
+    return np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)

@@ -1,0 +1,216 @@
+"""Gaussian reports whose covariance is a function of the parameter.
+
+Log-likelihoods are computed for all pairs of a block of clients and the atoms; derivatives only for
+the pairs that carry weight, since the derivative of a d x d matrix in d directions is what costs.
+
+With P = P_k(a), M = (I + P Gamma)^{-1}, e = theta_hat_k - a, and dP the derivative of P in coordinate l,
+the exact score of the heteroskedastic likelihood is
+
+    s_l = [M P e]_l + 1/2 tr(P^{-1} dP M') - 1/2 e' M dP M' e
+
+and its expected information (MP)_lh + 1/2 tr(C dQ_l C dQ_h), with Q = MP the precision of the
+smoothed report and C its inverse.  The *frozen* score keeps the first term only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance
+from vaneb.likelihood.gaussian import LOG_2PI, RANK_TOLERANCE, is_diagonal
+from vaneb.likelihood.seam import Array, Ascent, Components
+
+#: Doubles that a block of pairs may take.
+BLOCK = 1 << 21
+#: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
+SKIP = -40.0
+
+
+@dataclass(frozen=True)
+class FunctionGaussian:
+    """K Gaussian reports with covariance Sigma_k(theta) / n_k, seen by components N(a, ``spread``).
+
+    Parameters
+    ----------
+    estimates : (K, d)
+    n : (K,)
+    covariance : Sigma_k(theta) of the K clients.
+    spread : (d, d) or None
+    """
+
+    estimates: Array
+    n: Array
+    covariance: CovarianceFunction
+    spread: Array | None = field(default=None)
+
+    @property
+    def n_clients(self) -> int:
+        return self.estimates.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.estimates.shape[1]
+
+    @property
+    def _diagonal(self) -> bool:
+        return isinstance(self.covariance, DiagonalCovariance) and (
+            self.spread is None or is_diagonal(self.spread)
+        )
+
+    def _blocks(self, pairs_per_client: int) -> Iterator[slice]:
+        d = self.dimension
+        size = max(1, BLOCK // (pairs_per_client * (d if self._diagonal else d * d)))
+        for start in range(0, self.n_clients, size):
+            yield slice(start, min(start + size, self.n_clients))
+
+    def _precision(self, points: Array) -> Array:
+        """P_k at ``points`` (1 or K, m, d), without the spread; (K, m, d) or (K, m, d, d)."""
+        unit = self.covariance.precision(points)
+        if isinstance(self.covariance, DiagonalCovariance) and not self._diagonal:
+            unit = unit[..., None] * np.eye(self.dimension)
+        return unit * self.n.reshape(-1, *[1] * (unit.ndim - 1))
+
+    def _smoothed_precision(self, points: Array) -> Array:
+        precision = self._precision(points)
+        if self.spread is None:
+            return precision
+        if self._diagonal:
+            return precision / (1 + precision * np.diagonal(self.spread))
+        smoothed = np.linalg.solve(np.eye(self.dimension) + precision @ self.spread, precision)
+        return (smoothed + np.swapaxes(smoothed, -1, -2)) / 2
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        out = np.empty((self.n_clients, len(atoms)))
+        for rows in self._blocks(len(atoms)):
+            out[rows] = self.take(rows)._log_density(atoms[None])
+        return out
+
+    def _log_density(self, points: Array) -> Array:
+        """l_k at ``points`` (1 or K, m, d): (K, m)."""
+        precision = self._smoothed_precision(points)
+        difference = self.estimates[:, None, :] - points
+        if self._diagonal:
+            informative = precision > 0
+            logs = np.log(np.where(informative, precision, 2 * np.pi)) - LOG_2PI
+            return 0.5 * (logs - precision * difference**2).sum(-1)
+        from vaneb.likelihood.kernels import log_density_pairs
+
+        d = self.dimension
+        out = np.empty(precision.shape[:2])
+        log_density_pairs(
+            np.ascontiguousarray(difference).reshape(-1, d),
+            np.ascontiguousarray(precision).reshape(-1, d, d),
+            RANK_TOLERANCE,
+            out.reshape(-1),
+        )
+        return out
+
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
+        m, d = atoms.shape
+        value, gradient = np.zeros(m), np.zeros((m, d))
+        outer = np.zeros((m, d, d)) if curvature else None
+        information = np.zeros((m, d) if self._diagonal and frozen else (m, d, d))
+        floor = SKIP - np.log(self.n_clients)
+        for rows in self._blocks(m * d):
+            block = self.take(rows)
+            log_share = block._log_density(atoms[None]) + log_weights[rows, None]
+            client, atom = np.nonzero(log_share > floor)
+            share = np.exp(log_share[client, atom])
+            score, expected = block.take(client)._score(atoms[atom][:, None, :], frozen)
+            value += np.bincount(atom, share, m)
+            np.add.at(gradient, atom, share[:, None] * score)
+            np.add.at(information, atom, share.reshape(-1, *[1] * (expected.ndim - 1)) * expected)
+            if outer is not None:
+                np.add.at(outer, atom, share[:, None, None] * score[:, :, None] * score[:, None, :])
+        return Ascent(value, gradient, outer, information)
+
+    def _score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
+        """Score and expected information of each client at its own point (K, 1, d)."""
+        score = self._diagonal_score if self._diagonal else self._full_score
+        return score(points, frozen)
+
+    def _diagonal_score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
+        precision = self._precision(points)[:, 0]
+        spread = np.zeros(self.dimension) if self.spread is None else np.diagonal(self.spread)
+        smoothed = precision / (1 + precision * spread)
+        difference = self.estimates - points[:, 0]
+        score = smoothed * difference
+        if frozen:
+            return score, smoothed
+        # log variance v = 1/P + Gamma:  d log v = -(dP / P) / (1 + P Gamma)
+        gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None]
+        safe = np.where(precision > 0, precision, 1.0)
+        log_variance = -gradient / (safe * (1 + precision * spread))[:, :, None]
+        score = score + 0.5 * np.einsum("ki,kil->kl", smoothed * difference**2 - 1, log_variance)
+        expected = 0.5 * np.einsum("kil,kih->klh", log_variance, log_variance)
+        expected += smoothed[:, :, None] * np.eye(self.dimension)
+        return score, expected
+
+    def _full_score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
+        d = self.dimension
+        precision = self._precision(points)[:, 0]
+        shrink = np.broadcast_to(np.eye(d), precision.shape)
+        if self.spread is not None:
+            shrink = np.linalg.inv(np.eye(d) + precision @ self.spread)
+        smoothed = shrink @ precision
+        difference = self.estimates - points[:, 0]
+        weighted = np.einsum("kil,kl->ki", smoothed, difference)
+        if frozen:
+            return weighted, smoothed
+        gradient = self.covariance.precision_gradient(points)[:, 0]
+        if isinstance(self.covariance, DiagonalCovariance):
+            gradient = np.eye(d)[:, :, None] * gradient[:, :, None, :]
+        gradient = gradient * self.n[:, None, None, None]
+        # d Q = M dP M' is the derivative of the smoothed precision Q = M P.
+        moved = np.einsum("kia,kabl,kcb->kicl", shrink, gradient, shrink, optimize=True)
+        covariance = np.linalg.pinv(smoothed, rcond=1e-10, hermitian=True) if _singular(smoothed) else (
+            np.linalg.inv(smoothed)
+        )
+        relative = np.einsum("kia,kacl->kicl", covariance, moved)
+        score = (
+            weighted
+            + 0.5 * np.einsum("kiil->kl", relative)
+            - 0.5 * np.einsum("ka,kacl,kc->kl", difference, moved, difference, optimize=True)
+        )
+        return score, smoothed + 0.5 * np.einsum("kacl,kcah->klh", relative, relative)
+
+    def components(self, atoms: Array) -> Components:
+        """Mean a + Gamma P (theta_hat - a), covariance Gamma - Gamma P Gamma, P at the atom."""
+        d = self.dimension
+        if self.spread is None:
+            return Components(atoms[None], np.zeros((1, 1, d, d)))
+        precision = self._smoothed_precision(atoms[None])
+        difference = self.estimates[:, None, :] - atoms
+        if self._diagonal:
+            precision = precision[..., None] * np.eye(d)
+        gain = self.spread @ precision
+        mean = atoms + np.einsum("kmil,kml->kmi", gain, difference)
+        return Components(mean, self.spread - gain @ self.spread)
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return replace(
+            self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
+        )
+
+    def smoothed(self, spread: Array | None) -> Self:
+        return replace(self, spread=spread)
+
+    def local_estimates(self) -> Array:
+        return self.estimates
+
+    def local_precision(self) -> Array:
+        return replace(self, spread=None)._precision(self.estimates[:, None, :])[:, 0]
+
+
+def _singular(precision: Array) -> bool:
+    """Is any of the matrices (K, d, d) numerically singular?  One cheap look at all of them."""
+    diagonal = np.diagonal(precision, axis1=1, axis2=2)
+    determinant = np.linalg.det(precision)
+    return bool(np.any(determinant <= 1e-10 * np.prod(np.maximum(diagonal, 1e-300), axis=1)))

@@ -1,0 +1,166 @@
+"""Compiled loops over (client, atom) pairs for Gaussian reports whose precision does not depend on the atom.
+
+Every pair costs a quadratic form and, where the pair matters, an exponential and a few products.  The
+loops run over clients outside and atoms inside, so that the compiler turns the inner loop into vector
+instructions and no K x m x d temporary ever exists.  Differences x_k - a_j are formed before they are
+squared: expanding the square would be one matrix product, but loses all digits for a client whose
+estimate is many standard errors away from the origin.
+
+The kernels release the interpreter lock and are called on blocks of clients (``vaneb.blocks``).
+
+Shapes: x (K, d), precision (K, d) or (K, d, d), constant (K,), atoms_t (d, m), i.e. transposed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+#: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
+SKIP = -40.0
+
+
+@njit(cache=True, inline="always")
+def _diagonal_row(x, precision, constant, atoms_t, row):
+    """row_j = constant - 1/2 sum_i P_i (x_i - a_ji)^2."""
+    d, m = atoms_t.shape
+    for j in range(m):
+        row[j] = constant
+    for i in range(d):
+        half = 0.5 * precision[i]
+        xi = x[i]
+        for j in range(m):
+            t = xi - atoms_t[i, j]
+            row[j] -= half * t * t
+
+
+@njit(cache=True, inline="always")
+def _full_row(x, precision, constant, atoms_t, row):
+    """row_j = constant - 1/2 (x - a_j)' P (x - a_j)."""
+    d, m = atoms_t.shape
+    for j in range(m):
+        row[j] = constant
+    for i in range(d):
+        half = 0.5 * precision[i, i]
+        xi = x[i]
+        for j in range(m):
+            t = xi - atoms_t[i, j]
+            row[j] -= half * t * t
+        for l in range(i):
+            p = precision[i, l]
+            xl = x[l]
+            for j in range(m):
+                row[j] -= p * (xi - atoms_t[i, j]) * (xl - atoms_t[l, j])
+
+
+@njit(cache=True, nogil=True)
+def log_likelihood_diagonal(x, precision, constant, atoms_t, out):
+    for k in range(x.shape[0]):
+        _diagonal_row(x[k], precision[k], constant[k], atoms_t, out[k])
+
+
+@njit(cache=True, nogil=True)
+def log_likelihood_full(x, precision, constant, atoms_t, out):
+    for k in range(x.shape[0]):
+        _full_row(x[k], precision[k], constant[k], atoms_t, out[k])
+
+
+@njit(cache=True, nogil=True)
+def ascent_diagonal(x, precision, constant, floor, atoms_t, curvature):
+    """Sums over clients for a diagonal precision: value, gradient, outer, information (diagonal).
+
+    With s_k = P_k (x_k - a) and r_kj the exponential of the row: gradient = sum r s, information = sum r P,
+    outer = sum r s s' (lower triangle, only if ``curvature``).  Pairs with log r < floor are skipped.
+    """
+    d, m = atoms_t.shape
+    value = np.zeros(m)
+    gradient = np.zeros((m, d))
+    information = np.zeros((m, d))
+    outer = np.zeros((m if curvature else 0, d, d))
+    row = np.empty(m)
+    s = np.empty(d)
+    for k in range(x.shape[0]):
+        _diagonal_row(x[k], precision[k], constant[k], atoms_t, row)
+        for j in range(m):
+            if row[j] < floor:
+                continue
+            r = math.exp(row[j])
+            value[j] += r
+            for i in range(d):
+                p = precision[k, i]
+                s[i] = p * (x[k, i] - atoms_t[i, j])
+                gradient[j, i] += r * s[i]
+                information[j, i] += r * p
+            if curvature:
+                for i in range(d):
+                    rs = r * s[i]
+                    for l in range(i + 1):
+                        outer[j, i, l] += rs * s[l]
+    return value, gradient, outer, information
+
+
+@njit(cache=True, nogil=True)
+def ascent_full(x, precision, constant, floor, atoms_t, curvature):
+    """As ``ascent_diagonal`` for full precisions; information is (m, d, d), lower triangle only."""
+    d, m = atoms_t.shape
+    value = np.zeros(m)
+    gradient = np.zeros((m, d))
+    information = np.zeros((m, d, d))
+    outer = np.zeros((m if curvature else 0, d, d))
+    row = np.empty(m)
+    s = np.empty(d)
+    for k in range(x.shape[0]):
+        _full_row(x[k], precision[k], constant[k], atoms_t, row)
+        for j in range(m):
+            if row[j] < floor:
+                continue
+            r = math.exp(row[j])
+            value[j] += r
+            for i in range(d):
+                t = 0.0
+                for l in range(d):
+                    t += precision[k, i, l] * (x[k, l] - atoms_t[l, j])
+                s[i] = t
+                gradient[j, i] += r * t
+                for l in range(i + 1):
+                    information[j, i, l] += r * precision[k, i, l]
+            if curvature:
+                for i in range(d):
+                    rs = r * s[i]
+                    for l in range(i + 1):
+                        outer[j, i, l] += rs * s[l]
+    return value, gradient, outer, information
+
+
+@njit(cache=True, nogil=True)
+def log_density_pairs(difference, precision, rank_tolerance, out):
+    """log N(difference; 0, precision^{-1}) for a batch: difference (N, d), precision (N, d, d), out (N,).
+
+    A pivot below ``rank_tolerance`` times its diagonal entry is a direction without information and is
+    left out, of the determinant as of the quadratic form.
+    """
+    n, d = difference.shape
+    factor = np.zeros((d, d))
+    for q in range(n):
+        factor[:] = 0.0
+        total = 0.0
+        for i in range(d):
+            pivot = precision[q, i, i]
+            for l in range(i):
+                pivot -= factor[i, l] * factor[i, l]
+            if pivot <= rank_tolerance * precision[q, i, i]:
+                continue
+            root = math.sqrt(pivot)
+            factor[i, i] = root
+            for h in range(i + 1, d):
+                t = precision[q, h, i]
+                for l in range(i):
+                    t -= factor[h, l] * factor[i, l]
+                factor[h, i] = t / root
+            z = 0.0
+            for h in range(i, d):
+                z += factor[h, i] * difference[q, h]
+            total += math.log(root) - 0.5 * z * z - 0.9189385332046727
+        out[q] = total

@@ -1,0 +1,235 @@
+"""Mixing weights over given atoms: the convex half of the NPMLE.
+
+Given the likelihoods L (K, m), the weights solve
+
+    maximise  (1/K) sum_k log (L w)_k   over the simplex.
+
+The optimum has few non-zero weights (tens, among thousands of columns), so the work is kept to an
+*active* set of columns.  Columns enter where the gap
+
+    D_j = (1/K) sum_k L_kj / (L w)_k - 1
+
+is largest; on the active ones Newton steps are taken, each a small non-negative quadratic programme;
+columns that fall to zero leave.  ``max_j D_j`` bounds how far the average log-likelihood is from its
+maximum over these columns, so the stopping rule is a certificate, not a guess.
+
+The simplex constraint is traded for a penalty: maximising mean log(L w) - sum(w) over w >= 0 has the
+same solution, since scaling w shows that the weights of a maximiser sum to one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.likelihood.seam import Array
+
+#: Columns that may enter at once.  More means fewer passes over L, but larger quadratic programmes.
+ENTER = 60
+TINY = 1e-300
+
+
+class Weights(NamedTuple):
+    """Weights over columns and how good they are."""
+
+    weights: Array
+    """(m,), non-negative, sum one."""
+    gap: float
+    """max_j D_j over the given columns; bounds the loss in average log-likelihood."""
+    passes: int
+    """Passes over the whole matrix."""
+
+
+def scaled_likelihood(log_likelihood: Array) -> tuple[Array, Array]:
+    """exp(l_kj - max_j l_kj), written over its argument, and the row maxima: rows in safe range.
+
+    Scaling a row moves the objective by a constant and leaves D as it is.
+    """
+    top = log_likelihood.max(axis=1)
+    log_likelihood -= top[:, None]
+    np.exp(log_likelihood, out=log_likelihood)
+    return log_likelihood, top
+
+
+def npmle_weights(
+    likelihood: Array,
+    *,
+    tol: float = 1e-8,
+    start: Array | None = None,
+    max_passes: int = 200,
+) -> Weights:
+    """Optimal weights over the columns of ``likelihood``.
+
+    Parameters
+    ----------
+    likelihood : (K, m)
+        Non-negative, every row with a positive entry; see ``scaled_likelihood``.
+    tol : float
+        Stop when max_j D_j is below.
+    start : (m,), optional
+        Weights to start from.
+    """
+    n_clients, m = likelihood.shape
+    if start is not None and start.sum() > 0:
+        active = np.flatnonzero(start > 0)
+        weights = start[active] / start.sum()
+    else:
+        active, weights = _first_columns(likelihood)
+    gap = np.inf
+    for passes in range(1, max_passes + 1):
+        columns = likelihood[:, active]
+        # While the active set is still wrong there is no point in solving for it to the last digit.
+        inner_tol = max(0.3 * tol, min(1e-2, 0.03 * gap))
+        weights = restricted_weights(columns, weights, tol=inner_tol)
+        inverse = 1 / np.maximum(columns @ weights, TINY)
+        gaps = inverse @ likelihood / n_clients - 1
+        gap = float(gaps.max())
+        if gap <= tol:
+            break
+        keep = weights > 0
+        active, weights = active[keep], weights[keep]
+        entering = _largest(gaps, ENTER, tol)
+        entering = entering[~np.isin(entering, active)]
+        if len(entering) == 0:
+            if inner_tol <= 0.3 * tol:  # only rounding is left
+                break
+            continue
+        share = _entering_share(columns[:, keep] @ weights, likelihood[:, entering].mean(axis=1))
+        active = np.concatenate([active, entering])
+        weights = np.concatenate([weights * (1 - share), np.full(len(entering), share / len(entering))])
+    out = np.zeros(m)
+    out[active] = weights
+    return Weights(out / out.sum(), gap, passes)
+
+
+def _first_columns(likelihood: Array) -> tuple[NDArray[np.intp], Array]:
+    """Columns that carry most weight after one EM step from equal weights, and every client's best."""
+    responsibilities = 1 / np.maximum(likelihood.sum(axis=1), TINY)
+    weights = (responsibilities @ likelihood) / likelihood.shape[0]
+    active = np.argsort(-weights, kind="stable")[: 2 * ENTER]
+    covered = likelihood[:, active].max(axis=1) > 0
+    if not covered.all():
+        active = np.union1d(active, likelihood[~covered].argmax(axis=1))
+    weights = weights[active] + TINY
+    return active, weights / weights.sum()
+
+
+def _entering_share(density: Array, entering: Array) -> float:
+    """The epsilon that maximises mean log((1 - epsilon) f + epsilon f_entering), to a few percent.
+
+    Newton's quadratic model can only double a weight in one step; a column that explains clients which no
+    other one does must not start from zero.
+    """
+    ratio = entering / np.maximum(density, TINY) - 1
+    low, high = 0.0, 0.5
+    for _ in range(40):
+        middle = (low * high) ** 0.5 if low > 0 else high * 1e-3
+        if (ratio / (1 + middle * ratio)).mean() > 0:
+            low = middle
+        else:
+            high = middle
+        if (low > 0 and high < 1.05 * low) or high < 1e-14:
+            break
+    return max(low, 1e-14)
+
+
+def _largest(gaps: Array, count: int, tol: float) -> NDArray[np.intp]:
+    """Indices of the largest gaps that matter."""
+    candidates = np.flatnonzero(gaps > 0.5 * tol)
+    if len(candidates) > count:
+        candidates = candidates[np.argpartition(-gaps[candidates], count)[:count]]
+    return candidates
+
+
+def restricted_weights(columns: Array, weights: Array, *, tol: float, max_steps: int = 30) -> Array:
+    """Newton on a few columns: maximise mean log(columns w) - sum(w) over w >= 0.
+
+    With B = columns / f, f = columns w, the model at w has gradient 1 - B'1 / K and Hessian B'B / K: each
+    step solves that non-negative quadratic programme and searches along the line to its solution.
+    Columns at zero after a step are left out of the next ones; the caller's gap says whether they must
+    come back.
+    """
+    n_clients = columns.shape[0]
+    out = np.zeros(len(weights))
+    alive = np.arange(len(weights))
+    density = columns @ weights
+    for _ in range(max_steps):
+        ratio = columns * (1 / np.maximum(density, TINY))[:, None]
+        hessian = ratio.T @ ratio / n_clients
+        mean_ratio = ratio.mean(axis=0)
+        gaps = mean_ratio - 1
+        if np.abs(gaps).max() <= tol:
+            break
+        target = nonnegative_quadratic(hessian, 2 * mean_ratio - 1, weights)
+        direction = target - weights
+        slope = float(gaps @ direction)
+        if slope <= 1e-3 * tol * tol:
+            break
+        step, gain = _line_search(density, columns @ direction, direction.sum(), slope)
+        if gain <= 0:
+            break
+        weights = np.maximum(weights + step * direction, 0.0)
+        if step == 1.0:
+            weights[target <= 0] = 0.0
+        positive = weights > 0
+        if not positive.all():
+            alive, weights, columns = alive[positive], weights[positive], columns[:, positive]
+        density = columns @ weights
+    out[alive] = weights
+    return out / out.sum()
+
+
+def _line_search(density: Array, moved: Array, mass: float, slope: float) -> tuple[float, float]:
+    """Largest step 1, 1/2, 1/4, ... with sufficient increase of mean log f - sum w."""
+    step = 1.0
+    relative = moved / np.maximum(density, TINY)
+    for _ in range(30):
+        change = step * relative
+        if change.min() > -1:
+            gain = float(np.log1p(change).mean() - step * mass)
+            if gain >= 1e-4 * step * slope:
+                return step, gain
+        step *= 0.5
+    return 0.0, 0.0
+
+
+def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
+    """min over v >= 0 of v'Hv/2 - b'v for a small positive semidefinite H, by an active-set method.
+
+    The set of positive coordinates starts from that of ``start``; coordinates enter where the gradient asks
+    for it and leave when the solution on the set would make them negative (Lawson and Hanson's scheme).  A
+    ridge of 1e-12 of the mean diagonal keeps nearly equal columns solvable.
+    """
+    m = len(linear)
+    hessian = hessian + (1e-12 * np.trace(hessian) / m) * np.eye(m)
+    positive = start > 0
+    solution = np.where(positive, start, 0.0)
+    tolerance = 1e-12 * max(1.0, float(np.abs(linear).max()))
+    for _ in range(10 * m + 50):
+        # Solve on the set; step back to the boundary as often as the solution leaves the orthant.
+        while positive.any():
+            index = np.flatnonzero(positive)
+            target = np.linalg.solve(hessian[np.ix_(index, index)], linear[index])
+            if target.min() > 0:
+                solution[:] = 0.0
+                solution[index] = target
+                break
+            current = solution[index]
+            leaving = target <= 0
+            ratios = current[leaving] / np.maximum(current[leaving] - target[leaving], TINY)
+            step = ratios.min()
+            moved = current + step * (target - current)
+            moved[leaving & (moved <= 1e-15 * max(1.0, moved.max()))] = 0.0
+            moved[np.flatnonzero(leaving)[ratios <= step]] = 0.0
+            solution[:] = 0.0
+            solution[index] = np.maximum(moved, 0.0)
+            positive = solution > 0
+        gradient = linear - hessian @ solution
+        gradient[positive] = -np.inf
+        entering = int(np.argmax(gradient))
+        if gradient[entering] <= tolerance:
+            break
+        positive[entering] = True
+    return solution

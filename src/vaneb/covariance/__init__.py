@@ -5,6 +5,7 @@ from __future__ import annotations
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.covariance.coordinatewise import CoordinatewiseVariance
+from vaneb.covariance.empirical import EmpiricalGLM, EmpiricalSoftmax, constant_information
 from vaneb.covariance.quadratic import QuadraticVariance, by_name
 
 __all__ = [
@@ -13,8 +14,11 @@ __all__ = [
     "CoordinatewiseVariance",
     "CovarianceFunction",
     "DiagonalCovariance",
+    "EmpiricalGLM",
+    "EmpiricalSoftmax",
     "FullCovariance",
     "QuadraticVariance",
     "SharedDiagonal",
     "by_name",
+    "constant_information",
 ]

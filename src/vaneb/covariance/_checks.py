@@ -114,6 +114,13 @@ def same_dimension(parts: Sequence[CovarianceFunction]) -> None:
         raise InvalidReport(f"covariance: clients to stack have dimensions {sorted(dimensions)}, need one")
 
 
+def same_field(parts: Sequence[Any], name: str) -> None:
+    """Raise unless the field is equal in all ``parts``: they are to share it."""
+    first = getattr(parts[0], name)
+    if not all(np.array_equal(first, getattr(part, name)) for part in parts[1:]):
+        raise InvalidReport(f"{name}: differs between the clients to stack, which must share it")
+
+
 def read_key(wire: Any, key: str) -> Any:
     """``wire[key]``, if ``wire`` is a mapping that has it."""
     if not isinstance(wire, dict):
@@ -134,6 +141,14 @@ def count(value: Any, key: str) -> int:
 def read_count(wire: Any, key: str) -> int:
     """A whole number from 1 to ``LARGEST_COUNT``."""
     return count(read_key(wire, key), key)
+
+
+def read_text(wire: Any, key: str) -> str:
+    """A string."""
+    value = read_key(wire, key)
+    if not isinstance(value, str):
+        raise InvalidReport(f"{key}: expected text, got {type(value).__name__}")
+    return value
 
 
 def read_array(wire: Any, key: str, shape: Sequence[int | None]) -> Array:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
 from vaneb.covariance.base import Array, SharedDiagonal
-from vaneb.errors import InvalidReport
 
 
 class CoordinatewiseVariance(SharedDiagonal):
@@ -53,13 +52,7 @@ class CoordinatewiseVariance(SharedDiagonal):
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:
         _checks.same_dimension(parts)
-        first = parts[0]
-        names = [field.name for field in fields(first) if field.name != "n_clients"]  # type: ignore[arg-type]
-        for part in parts[1:]:
-            for name in names:
-                if not np.array_equal(getattr(first, name), getattr(part, name)):
-                    raise InvalidReport(
-                        f"{name}: clients of the family {cls.family!r} share one variance function, "
-                        "but these differ; send one function for all, or constant variances"
-                    )
-        return _checks.unchecked(first, n_clients=sum(part.n_clients for part in parts))
+        for field in fields(parts[0]):  # type: ignore[arg-type]
+            if field.name != "n_clients":
+                _checks.same_field(parts, field.name)
+        return _checks.unchecked(parts[0], n_clients=sum(part.n_clients for part in parts))

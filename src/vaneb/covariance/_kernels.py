@@ -1,0 +1,227 @@
+"""Compiled sums over a client's rows, for every client and point: the hot loops of ``empirical``.
+
+Both kernels write, for client k and point j, the symmetric tensor
+
+    T = (1/n_k) sum_i w_i  v_i (x) v_i            (order 2: the information)
+    T = (1/n_k) sum_i w'_i v_i (x) v_i (x) v_i    (order 3: its derivative)
+
+each distinct entry once.  ``tuples`` (T, order) lists the coordinates of the distinct entries and
+``scatter`` (d**order,) says which of them stands at each place of the flattened tensor.
+
+Inner loops run over rows and hold no branches, so that they become vector instructions; the
+exponential is written out for the same reason (the library's is called row by row).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+#: Linear predictors are clipped to [-EXPONENT_LIMIT_LOW, EXPONENT_LIMIT] before they are exponentiated:
+#: e^200 is 7e86, so that a precision, its square and its determinant stay finite.
+EXPONENT_LIMIT = 200.0
+EXPONENT_LIMIT_LOW = 700.0
+
+POISSON, LOGISTIC, NEGATIVE_BINOMIAL, POISSON_SCORE, LOGISTIC_SCORE, GAUSSIAN_SCORE = range(6)
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 6.93145751953125e-1, 1.42860682030941723212e-6
+#: Adding 1.5 * 2**52 rounds a double to a whole number and leaves that number in its low bits.
+_ROUND = 6755399441055744.0
+#: Reordering of sums is allowed, assumptions about NaN and infinity are not.
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
+def exponentials(x, n, scratch, out):
+    """out_i = exp(x_i) for i < n and |x_i| <= 700, within 2 units in the last place.
+
+    x = k ln 2 + r with |r| <= ln(2)/2, and e^r by its Taylor polynomial of degree 12.
+    """
+    bits = scratch.view(np.int64)
+    for i in range(n):
+        shifted = x[i] * _LOG2_E + _ROUND
+        scratch[i] = shifted
+        k = shifted - _ROUND
+        r = x[i] - k * _LN2_HIGH - k * _LN2_LOW
+        p = 1.0 / 479001600.0
+        p = p * r + 1.0 / 39916800.0
+        p = p * r + 1.0 / 3628800.0
+        p = p * r + 1.0 / 362880.0
+        p = p * r + 1.0 / 40320.0
+        p = p * r + 1.0 / 5040.0
+        p = p * r + 1.0 / 720.0
+        p = p * r + 1.0 / 120.0
+        p = p * r + 1.0 / 24.0
+        p = p * r + 1.0 / 6.0
+        p = p * r + 0.5
+        p = p * r + 1.0
+        out[i] = p * r + 1.0
+    for i in range(n):
+        bits[i] = (bits[i] + 1023) << 52  # now the bits of 2**k
+    for i in range(n):
+        out[i] *= scratch[i]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def _weights(kind, parameter, derivative, eta, response, n, scratch, e, w):
+    """w_i(eta_i), or w_i'(eta_i) if ``derivative``; ``eta`` is overwritten."""
+    if kind in (POISSON, POISSON_SCORE):
+        for i in range(n):
+            eta[i] = min(max(eta[i], -EXPONENT_LIMIT_LOW), EXPONENT_LIMIT)
+        exponentials(eta, n, scratch, e)
+        if derivative:  # nothing changes where the exponent is clipped
+            for i in range(n):
+                scratch[i] = e[i] if eta[i] < EXPONENT_LIMIT else 0.0
+        if kind == POISSON:
+            for i in range(n):
+                w[i] = scratch[i] if derivative else e[i]
+        else:
+            for i in range(n):
+                residual = response[i] - e[i]
+                w[i] = -2.0 * residual * scratch[i] if derivative else residual * residual
+    elif kind == GAUSSIAN_SCORE:
+        for i in range(n):
+            residual = (response[i] - eta[i]) / parameter
+            w[i] = -2.0 * residual / parameter if derivative else residual * residual
+    else:
+        shift = math.log(parameter) if kind == NEGATIVE_BINOMIAL else 0.0
+        for i in range(n):
+            eta[i] -= shift
+            w[i] = max(-abs(eta[i]), -EXPONENT_LIMIT_LOW)
+        exponentials(w, n, scratch, e)
+        # pi = 1 / (1 + e) and 1 - pi = e / (1 + e) for eta >= 0, the other way round below
+        if kind == LOGISTIC:
+            for i in range(n):
+                u = 1.0 / (1.0 + e[i])
+                slope = (e[i] - 1.0) * u if derivative else 1.0
+                w[i] = e[i] * u * u * (slope if eta[i] >= 0.0 else abs(slope))
+        elif kind == NEGATIVE_BINOMIAL:
+            for i in range(n):
+                u = 1.0 / (1.0 + e[i])
+                pi = u if eta[i] >= 0.0 else e[i] * u
+                w[i] = parameter * (e[i] * u * u if derivative else pi)
+        else:
+            for i in range(n):
+                u = 1.0 / (1.0 + e[i])
+                residual = response[i] - (u if eta[i] >= 0.0 else e[i] * u)
+                w[i] = -2.0 * residual * e[i] * u * u if derivative else residual * residual
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def glm_moments(rows, offsets, response, points, kind, parameter, tuples, scatter, out):
+    """v_i = z_i and w_i = w(z_i' theta): rows (N, d), points (1 or K, m, d), out (K, m, d**order)."""
+    d = rows.shape[1]
+    n_tuples, order = tuples.shape
+    longest = 0
+    for k in range(offsets.size - 1):
+        longest = max(longest, offsets[k + 1] - offsets[k])
+    columns = np.empty((d, longest))
+    products = np.empty((n_tuples, longest))
+    eta, scratch, e, w = np.empty(longest), np.empty(longest), np.empty(longest), np.empty(longest)
+    entries = np.empty(n_tuples)
+    for k in range(offsets.size - 1):
+        start = offsets[k]
+        n = offsets[k + 1] - start
+        for c in range(d):
+            for i in range(n):
+                columns[c, i] = rows[start + i, c]
+        for t in range(n_tuples):
+            for i in range(n):
+                products[t, i] = 1.0 / n
+            for o in range(order):
+                c = tuples[t, o]
+                for i in range(n):
+                    products[t, i] *= columns[c, i]
+        own = points[k if points.shape[0] > 1 else 0]
+        for j in range(own.shape[0]):
+            eta[:n] = 0.0
+            for c in range(d):
+                a = own[j, c]
+                for i in range(n):
+                    eta[i] += columns[c, i] * a
+            _weights(kind, parameter, order == 3, eta, response[start:], n, scratch, e, w)
+            for t in range(n_tuples):
+                total = 0.0
+                for i in range(n):
+                    total += w[i] * products[t, i]
+                entries[t] = total
+            for q in range(scatter.size):
+                out[k, j, q] = entries[scatter[q]]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def softmax_moments(rows, offsets, projections, points, tuples, scatter, out):
+    """T = (1/n_k) sum_i sum_c p_ic u_ic (x) ... (x) u_ic with u_ic = B_c z_i - sum_b p_ib B_b z_i.
+
+    Centred before it is multiplied out, so that a nearly certain class leaves a small positive
+    semidefinite matrix and not the rounding error of a difference.  Order 3 is the derivative of
+    order 2, because the derivative of p_c is p_c u_c and sum_c p_c u_c = 0.
+    """
+    d = rows.shape[1]
+    n_classes = projections.shape[0]
+    n_tuples, order = tuples.shape
+    longest = 0
+    for k in range(offsets.size - 1):
+        longest = max(longest, offsets[k + 1] - offsets[k])
+    columns = np.empty((n_classes, d, longest))  # l_c = B_c z
+    share, centred = np.empty((n_classes, longest)), np.empty((d, longest))
+    mean = np.empty((d, longest))
+    top, total_share, prefix = np.empty(longest), np.empty(longest), np.empty(longest)
+    exponent, scratch = np.empty(longest), np.empty(longest)
+    entries = np.empty(n_tuples)
+    for k in range(offsets.size - 1):
+        start = offsets[k]
+        n = offsets[k + 1] - start
+        for c in range(n_classes):
+            for a in range(d):
+                columns[c, a, :n] = 0.0
+                for b in range(d):
+                    for i in range(n):
+                        columns[c, a, i] += projections[c, a, b] * rows[start + i, b]
+        own = points[k if points.shape[0] > 1 else 0]
+        for j in range(own.shape[0]):
+            top[:n] = -np.inf
+            for c in range(n_classes):
+                share[c, :n] = 0.0
+                for a in range(d):
+                    for i in range(n):
+                        share[c, i] += columns[c, a, i] * own[j, a]
+                for i in range(n):
+                    top[i] = max(top[i], share[c, i])
+            total_share[:n] = 0.0
+            for c in range(n_classes):
+                for i in range(n):
+                    exponent[i] = max(share[c, i] - top[i], -EXPONENT_LIMIT_LOW)
+                exponentials(exponent, n, scratch, share[c])
+                for i in range(n):
+                    total_share[i] += share[c, i]
+            mean[:, :n] = 0.0
+            for c in range(n_classes):
+                for i in range(n):
+                    share[c, i] /= total_share[i]
+                for a in range(d):
+                    for i in range(n):
+                        mean[a, i] += share[c, i] * columns[c, a, i]
+            entries[:] = 0.0
+            for c in range(n_classes):
+                for a in range(d):
+                    for i in range(n):
+                        centred[a, i] = columns[c, a, i] - mean[a, i]
+                for t in range(n_tuples):
+                    # the product over all coordinates but the last is shared by consecutive tuples
+                    first, second, last = tuples[t, 0], tuples[t, order - 2], tuples[t, order - 1]
+                    if t == 0 or first != tuples[t - 1, 0] or second != tuples[t - 1, order - 2]:
+                        for i in range(n):
+                            prefix[i] = share[c, i] * centred[first, i]
+                        if order == 3:
+                            for i in range(n):
+                                prefix[i] *= centred[second, i]
+                    total = 0.0
+                    for i in range(n):
+                        total += prefix[i] * centred[last, i]
+                    entries[t] += total / n
+            for q in range(scatter.size):
+                out[k, j, q] = entries[scatter[q]]

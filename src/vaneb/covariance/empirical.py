@@ -1,0 +1,253 @@
+"""Information of generalised linear models from a client's own covariates.
+
+The unit information of a model whose log-likelihood depends on theta through eta = z'theta is
+
+    I_k(theta) = (1/n_k) sum_i w(z_i'theta) z_i z_i',
+
+and its inverse is the covariance function of the maximum-likelihood estimate.  The value holds the raw
+covariates, and so does its wire form: it is meant for simulation and for users who hold all the data
+themselves.  Clients that must not send rows send moments (``moments``) instead.
+
+Cost of ``precision`` and of ``precision_gradient``, d = 3, one core: about 5 ns per row and point,
+three classes of the softmax model about 25 ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement, product
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.covariance import _checks, _ragged
+from vaneb.covariance.base import Array, FullCovariance, Wire
+from vaneb.covariance.constant import ConstantFull
+from vaneb.errors import InvalidReport
+
+#: Models by name.
+MODELS = ("poisson", "logistic", "negative-binomial")
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalGLM(FullCovariance):
+    """Sigma_k(theta)^{-1} = (1/n_k) sum_i w(z_i'theta) z_i z_i'.
+
+    ========================  ===============================================
+    poisson (log link)        w = e^eta, its exponent clipped at 200
+    logistic                  w = pi (1 - pi), pi = 1 / (1 + e^-eta)
+    negative-binomial (log)   w = mu size / (mu + size), mu = e^eta, known size
+    ========================  ===============================================
+
+    Parameters
+    ----------
+    rows : array (N, d)
+        Covariates of all clients.
+    offsets : array (K + 1,)
+        Client k holds ``rows[offsets[k]:offsets[k + 1]]``, at least one row.
+    model : {"poisson", "logistic", "negative-binomial"}
+    size : float
+        Only of the negative binomial model.
+    """
+
+    family: ClassVar[str | None] = "empirical-glm"
+    rows: Array
+    offsets: _ragged.Offsets
+    model: str
+    size: float = 1.0
+
+    def __post_init__(self) -> None:
+        rows = _checks.finite_array(self.rows, "rows", (None, None))
+        if self.model not in MODELS:
+            raise InvalidReport(f"model: {self.model!r:.40} is unknown; choose one of {', '.join(MODELS)}")
+        size = _checks.positive(_checks.finite_array(self.size, "size", ()), "size")
+        object.__setattr__(self, "rows", np.ascontiguousarray(rows))
+        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
+        object.__setattr__(self, "size", float(size))
+
+    @property
+    def n_clients(self) -> int:
+        return self.offsets.size - 1
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.shape[1]
+
+    def precision(self, points: Array) -> Array:
+        return self._moments(points, 2)
+
+    def precision_gradient(self, points: Array) -> Array:
+        return self._moments(points, 3)
+
+    def _moments(self, points: Array, order: int) -> Array:
+        from vaneb.covariance import _kernels
+
+        kind = {
+            "poisson": _kernels.POISSON,
+            "logistic": _kernels.LOGISTIC,
+            "negative-binomial": _kernels.NEGATIVE_BINOMIAL,
+        }[self.model]
+        return glm_moments(self.rows, self.offsets, np.zeros(0), points, kind, self.size, order)
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        (own,), offsets = _ragged.take((self.rows,), self.offsets, rows)
+        return _checks.unchecked(self, rows=own, offsets=offsets)
+
+    def to_wire(self) -> Wire:
+        return {
+            "family": self.family,
+            "model": self.model,
+            "size": self.size,
+            "rows": self.rows.tolist(),
+            "offsets": self.offsets.tolist(),
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        rows = _checks.read_array(wire, "rows", (None, None))
+        offsets = _ragged.check_offsets(_checks.read_key(wire, "offsets"), rows.shape[0])
+        size = float(_checks.read_array(wire, "size", ()))
+        return cls(rows, offsets, _checks.read_text(wire, "model"), size)
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        _checks.same_field(parts, "model")
+        _checks.same_field(parts, "size")
+        rows = np.concatenate([part.rows for part in parts])
+        return _checks.unchecked(parts[0], rows=rows, offsets=_ragged.stack([part.offsets for part in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalSoftmax(FullCovariance):
+    """Multinomial logit whose classes share theta through projections B_c.
+
+    With l_ic = B_c z_i, class probabilities p_ic proportional to exp(l_ic'theta) and their mean
+    lbar_i = sum_c p_ic l_ic,
+
+        Sigma_k(theta)^{-1} = (1/n_k) sum_i sum_c p_ic (l_ic - lbar_i)(l_ic - lbar_i)'.
+
+    Parameters
+    ----------
+    rows : array (N, d)
+    offsets : array (K + 1,)
+    projections : array (C, d, d)
+        B_c of the C >= 2 classes, the same for all clients.
+    """
+
+    family: ClassVar[str | None] = "empirical-softmax"
+    rows: Array
+    offsets: _ragged.Offsets
+    projections: Array
+
+    def __post_init__(self) -> None:
+        rows = _checks.finite_array(self.rows, "rows", (None, None))
+        object.__setattr__(self, "rows", np.ascontiguousarray(rows))
+        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
+        object.__setattr__(self, "projections", check_projections(self.projections, rows.shape[1]))
+
+    @property
+    def n_clients(self) -> int:
+        return self.offsets.size - 1
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.shape[1]
+
+    def precision(self, points: Array) -> Array:
+        return self._moments(points, 2)
+
+    def precision_gradient(self, points: Array) -> Array:
+        return self._moments(points, 3)
+
+    def _moments(self, points: Array, order: int) -> Array:
+        from vaneb.covariance import _kernels
+
+        out, tuples, scatter = _tensor(self.n_clients, points, order)
+        flat = out.reshape(*out.shape[:2], -1)
+        points = np.ascontiguousarray(points, dtype=np.float64)
+        _kernels.softmax_moments(self.rows, self.offsets, self.projections, points, tuples, scatter, flat)
+        return out
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        (own,), offsets = _ragged.take((self.rows,), self.offsets, rows)
+        return _checks.unchecked(self, rows=own, offsets=offsets)
+
+    def to_wire(self) -> Wire:
+        return {
+            "family": self.family,
+            "projections": self.projections.tolist(),
+            "rows": self.rows.tolist(),
+            "offsets": self.offsets.tolist(),
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        rows = _checks.read_array(wire, "rows", (None, None))
+        offsets = _ragged.check_offsets(_checks.read_key(wire, "offsets"), rows.shape[0])
+        return cls(rows, offsets, _checks.read_array(wire, "projections", (None, None, None)))
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        _checks.same_field(parts, "projections")
+        rows = np.concatenate([part.rows for part in parts])
+        return _checks.unchecked(parts[0], rows=rows, offsets=_ragged.stack([part.offsets for part in parts]))
+
+
+def constant_information(rows: Array, offsets: _ragged.Offsets, weight: float = 1.0) -> ConstantFull:
+    """weight (1/n_k) sum_i z_i z_i', the information of models in which it does not depend on theta.
+
+    Least squares with noise variance v: weight 1 / v.  Gamma regression with log link: weight = shape.
+    """
+    checked = _checks.finite_array(rows, "rows", (None, None))
+    own = _ragged.check_offsets(offsets, checked.shape[0])
+    return ConstantFull(weight * _ragged.means(checked[:, :, None] * checked[:, None, :], own))
+
+
+def check_projections(value: Array, dimension: int) -> Array:
+    """B_c as a finite array (C, d, d) with C >= 2."""
+    array = _checks.finite_array(value, "projections", (None, dimension, dimension))
+    if array.shape[0] < 2:
+        raise InvalidReport("projections: a softmax model needs at least two classes")
+    return np.ascontiguousarray(array)
+
+
+def glm_moments(
+    rows: Array,
+    offsets: _ragged.Offsets,
+    responses: Array,
+    points: Array,
+    kind: int,
+    parameter: float,
+    order: int,
+) -> Array:
+    """(1/n_k) sum_i w_i z_i z_i' (order 2) or its derivative (order 3), at points (1 or K, m, d).
+
+    ``responses`` (N,) is read by the weights of scores only and may be empty for the others.
+    """
+    from vaneb.covariance import _kernels
+
+    out, tuples, scatter = _tensor(offsets.size - 1, points, order)
+    flat = out.reshape(*out.shape[:2], -1)
+    points = np.ascontiguousarray(points, dtype=np.float64)
+    responses = np.ascontiguousarray(responses)
+    _kernels.glm_moments(rows, offsets, responses, points, kind, parameter, tuples, scatter, flat)
+    return out
+
+
+def _tensor(n_clients: int, points: Array, order: int) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """An empty array (K, m, d, ..., d), and where the distinct entries of a symmetric tensor go."""
+    out = np.empty((n_clients, points.shape[1]) + (points.shape[2],) * order)
+    return out, *_symmetric_layout(points.shape[2], order)
+
+
+@cache
+def _symmetric_layout(dimension: int, order: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Sorted index tuples (T, order) of a symmetric tensor, and the tuple at each flat position."""
+    tuples = list(combinations_with_replacement(range(dimension), order))
+    place = {entry: index for index, entry in enumerate(tuples)}
+    scatter = [place[tuple(sorted(entry))] for entry in product(range(dimension), repeat=order)]  # type: ignore[index]
+    return np.array(tuples, dtype=np.intp), np.array(scatter, dtype=np.intp)

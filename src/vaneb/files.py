@@ -1,0 +1,64 @@
+"""Files that are either the old ones or the new ones, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from vaneb.errors import InvalidOption
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary file beside ``path``; put it in its place if the block succeeds, else remove it.
+
+    The new content is on disk before the name points to it, and the renaming is one step of the file
+    system: a reader, an interrupt or a power cut sees the old file or the new one, never a part.
+
+    Examples
+    --------
+    >>> with replacing("out.csv") as temporary:             # doctest: +SKIP
+    ...     temporary.write_text("client,theta_a")
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise InvalidOption(f"{path}: is not a file. Name a file to write to.")
+    if not target.parent.is_dir():
+        raise InvalidOption(f"{path}: the folder {target.parent} does not exist. Create it first.")
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    except OSError as error:
+        raise InvalidOption(f"{path}: cannot write in {target.parent} ({error.strerror}).") from None
+    temporary = Path(name)
+    try:
+        os.close(descriptor)
+        yield temporary
+        temporary.chmod(_mode_for(target))
+        _flush_to_disk(temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _flush_to_disk(target.parent)
+
+
+def _mode_for(target: Path) -> int:
+    """The permissions of the file that is replaced, or those of a new file of this user."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _flush_to_disk(path: Path) -> None:
+    # Some file systems refuse to open or flush a folder; the renaming stands all the same.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -45,6 +45,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     _flush_to_disk(target.parent)
 
 
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Make ``data`` the content of ``path``, in one step."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
 def _mode_for(target: Path) -> int:
     """The permissions of the file that is replaced, or those of a new file of this user."""
     if target.exists():

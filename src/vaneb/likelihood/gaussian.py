@@ -203,6 +203,9 @@ class ConstantGaussian:
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
 
+    def peak(self) -> Array:
+        return self.constant
+
     def local_estimates(self) -> Array:
         return self.estimates
 

@@ -202,6 +202,9 @@ class FunctionGaussian:
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
 
+    def peak(self) -> Array:
+        return self._log_density(self.estimates[:, None, :])[:, 0]
+
     def local_estimates(self) -> Array:
         return self.estimates
 

@@ -87,11 +87,18 @@ class Likelihood(Protocol):
         """The same clients seen by components N(a, ``spread``); ``None`` for a discrete prior."""
         ...
 
+    def peak(self) -> Array:
+        """The largest value l_k takes, or a value close to it: l_k at the client's own estimate, (K,)."""
+        ...
+
     def local_estimates(self) -> Array:
         """Each client's own estimate, shape (K, d).  Where it has none (flat or diverging likelihood),
         the point that a weak penalty picks."""
         ...
 
     def local_precision(self) -> Array:
-        """Precision of each client's estimate at that estimate, shape (K, d, d); may be singular."""
+        """Precision of each client's estimate at that estimate; may be singular.
+
+        Shape (K, d, d), or (K, d) where every client's is diagonal.
+        """
         ...

@@ -24,10 +24,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import map_blocks
 from vaneb.likelihood.seam import Array
 
 #: Columns that may enter at once.  More means fewer passes over L, but larger quadratic programmes.
 ENTER = 60
+#: Rows of L taken at a time.
+ROWS = 16384
 TINY = 1e-300
 
 
@@ -79,12 +82,10 @@ def npmle_weights(
         active, weights = _first_columns(likelihood)
     gap = np.inf
     for passes in range(1, max_passes + 1):
-        columns = likelihood[:, active]
         # While the active set is still wrong there is no point in solving for it to the last digit.
         inner_tol = max(0.3 * tol, min(1e-2, 0.03 * gap))
-        weights = restricted_weights(columns, weights, tol=inner_tol)
-        inverse = 1 / np.maximum(columns @ weights, TINY)
-        gaps = inverse @ likelihood / n_clients - 1
+        weights, density = restricted_weights(likelihood, active, weights, tol=inner_tol)
+        gaps = gaps_of_columns(likelihood, density)
         gap = float(gaps.max())
         if gap <= tol:
             break
@@ -96,12 +97,25 @@ def npmle_weights(
             if inner_tol <= 0.3 * tol:  # only rounding is left
                 break
             continue
-        share = _entering_share(columns[:, keep] @ weights, likelihood[:, entering].mean(axis=1))
+        share = _entering_share(density, likelihood[:, entering].mean(axis=1))
         active = np.concatenate([active, entering])
         weights = np.concatenate([weights * (1 - share), np.full(len(entering), share / len(entering))])
     out = np.zeros(m)
     out[active] = weights
-    return Weights(out / out.sum(), gap, passes)
+    return Weights(out, gap, passes)
+
+
+def mixture(likelihood: Array, weights: Array) -> Array:
+    """f = L w, (K,), at least ``TINY``."""
+    parts = map_blocks(lambda rows: likelihood[rows] @ weights, len(likelihood), ROWS)
+    return np.maximum(np.concatenate(list(parts)), TINY)
+
+
+def gaps_of_columns(likelihood: Array, density: Array) -> Array:
+    """D_j = (1/K) sum_k L_kj / f_k - 1, (m,)."""
+    inverse = 1 / density
+    parts = map_blocks(lambda rows: inverse[rows] @ likelihood[rows], len(likelihood), ROWS)
+    return sum(parts) / len(likelihood) - 1
 
 
 def _first_columns(likelihood: Array) -> tuple[NDArray[np.intp], Array]:
@@ -143,22 +157,24 @@ def _largest(gaps: Array, count: int, tol: float) -> NDArray[np.intp]:
     return candidates
 
 
-def restricted_weights(columns: Array, weights: Array, *, tol: float, max_steps: int = 30) -> Array:
-    """Newton on a few columns: maximise mean log(columns w) - sum(w) over w >= 0.
+def restricted_weights(
+    likelihood: Array, active: NDArray[np.intp], weights: Array, *, tol: float, max_steps: int = 30
+) -> tuple[Array, Array]:
+    """Newton on a few columns: maximise mean log f - sum(w), f = L w, over w >= 0 on ``active``.
 
-    With B = columns / f, f = columns w, the model at w has gradient 1 - B'1 / K and Hessian B'B / K: each
-    step solves that non-negative quadratic programme and searches along the line to its solution.
-    Columns at zero after a step are left out of the next ones; the caller's gap says whether they must
-    come back.
+    Returns the weights of ``active`` and f.
+
+    With B = L / f on these columns the model at w has gradient 1 - B'1 / K and Hessian B'B / K: each step
+    solves that non-negative quadratic programme and searches along the line to its solution.  Columns
+    at zero after a step are left out of the next ones; the caller's gap says whether they must come back.
     """
-    n_clients = columns.shape[0]
-    out = np.zeros(len(weights))
-    alive = np.arange(len(weights))
-    density = columns @ weights
+    out = np.zeros(len(active))
+    alive = np.arange(len(active))
+    everything = len(active) == likelihood.shape[1]
+    columns = likelihood if everything else likelihood[:, active]
+    density = mixture(columns, weights)
     for _ in range(max_steps):
-        ratio = columns * (1 / np.maximum(density, TINY))[:, None]
-        hessian = ratio.T @ ratio / n_clients
-        mean_ratio = ratio.mean(axis=0)
+        hessian, mean_ratio = _newton_system(columns, density)
         gaps = mean_ratio - 1
         if np.abs(gaps).max() <= tol:
             break
@@ -174,11 +190,23 @@ def restricted_weights(columns: Array, weights: Array, *, tol: float, max_steps:
         if step == 1.0:
             weights[target <= 0] = 0.0
         positive = weights > 0
-        if not positive.all():
+        if positive.sum() < 0.8 * len(positive):
             alive, weights, columns = alive[positive], weights[positive], columns[:, positive]
-        density = columns @ weights
-    out[alive] = weights
-    return out / out.sum()
+        density = mixture(columns, weights)
+    total = weights.sum()
+    out[alive] = weights / total
+    return out, density / total
+
+
+def _newton_system(columns: Array, density: Array) -> tuple[Array, Array]:
+    """B'B / K and B'1 / K for B = columns / density, without ever holding all of B."""
+
+    def block(rows: slice) -> tuple[Array, Array]:
+        ratio = columns[rows] * (1 / density[rows])[:, None]
+        return ratio.T @ ratio, ratio.sum(axis=0)
+
+    hessian, total = map(sum, zip(*map_blocks(block, len(columns), ROWS), strict=True))
+    return hessian / len(columns), total / len(columns)
 
 
 def _line_search(density: Array, moved: Array, mass: float, slope: float) -> tuple[float, float]:

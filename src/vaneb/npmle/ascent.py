@@ -1,0 +1,103 @@
+"""Climbing the gap: local maxima of D(G, .) from many starting points at once.
+
+D(G, theta) + 1 = sum_k exp(log u_k + l_k(theta)) with u_k = 1 / (K f_k) is a mixture of the clients'
+likelihoods.  From each start we take Newton steps where the mixture is concave and, where it is not, the
+step information^{-1} gradient (the EM step of a mode search, which climbs for Gaussian reports whatever
+its length), halved as long as it fails to climb.  The gradient is the exact heteroskedastic score.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vaneb.likelihood.seam import Array, Ascent, Likelihood
+
+
+class Maxima(NamedTuple):
+    """Where the climbs ended."""
+
+    points: Array
+    """(m, d)"""
+    gap: Array
+    """D at the points, (m,)"""
+    scale: Array
+    """Average information of the clients that matter at the point, (m, d, d): a local unit of length."""
+
+
+def client_log_weights(log_density: Array) -> Array:
+    """log u_k = -log K - log f_k."""
+    return -np.log(len(log_density)) - log_density
+
+
+def climb(
+    likelihood: Likelihood,
+    starts: Array,
+    log_weights: Array,
+    *,
+    steps: int = 30,
+    precision: float = 1e-3,
+) -> Maxima:
+    """Climb from ``starts`` (m, d) until each step promises a relative gain below ``precision**2``."""
+    points = np.array(starts, dtype=float)
+    sums = likelihood.ascent(points, log_weights)
+    done = np.zeros(len(points), dtype=bool)
+    length = np.ones(len(points))
+    scale = _normalised(sums)
+    gap = sums.value - 1
+    move = _direction(sums, np.zeros(len(points), dtype=bool))
+    for _ in range(steps):
+        promise = np.einsum("mi,mi->m", sums.gradient, move)
+        done |= promise <= precision**2 * np.maximum(sums.value, 1e-300)
+        live = np.flatnonzero(~done)
+        if len(live) == 0:
+            break
+        trial = points[live] + length[live, None] * move[live]
+        ahead = likelihood.ascent(trial, log_weights)
+        climbed = ahead.value >= sums.value[live] * (1 - 1e-12)
+        better, worse = live[climbed], live[~climbed]
+        points[better] = trial[climbed]
+        sums = _merged(sums, ahead, better, climbed)
+        gap[better] = ahead.value[climbed] - 1
+        length[better] = 1.0
+        length[worse] *= 0.25
+        done[worse[length[worse] < 1e-4]] = True
+        cautious = np.zeros(len(points), dtype=bool)
+        cautious[worse] = True
+        move = _direction(sums, cautious)
+    return Maxima(points, gap, np.where(sums.value[:, None, None] > 0, _normalised(sums), scale))
+
+
+def _merged(old: Ascent, new: Ascent, where: Array, chosen: Array) -> Ascent:
+    parts = []
+    for before, after in zip(old, new, strict=True):
+        assert before is not None and after is not None
+        before = before.copy()
+        before[where] = after[chosen]
+        parts.append(before)
+    return Ascent(*parts)
+
+
+def _as_matrices(information: Array) -> Array:
+    if information.ndim == 3:
+        return information
+    return information[:, :, None] * np.eye(information.shape[1])
+
+
+def _normalised(sums: Ascent) -> Array:
+    return _as_matrices(sums.information) / np.maximum(sums.value, 1e-300)[:, None, None]
+
+
+def _direction(sums: Ascent, cautious: Array) -> Array:
+    """Newton's step where the Hessian is negative definite, else information^{-1} gradient."""
+    information = _as_matrices(sums.information)
+    d = information.shape[1]
+    ridge = 1e-10 * np.trace(information, axis1=1, axis2=2) / d + 1e-300
+    information = information + ridge[:, None, None] * np.eye(d)
+    curvature = information - sums.outer
+    # Far from a maximum Newton's step may be long; one that exceeds the EM step five-fold is not trusted.
+    convex = np.linalg.eigvalsh(curvature)[:, 0] > 0.04 * np.linalg.eigvalsh(information)[:, 0]
+    newton = convex & ~cautious
+    matrix = np.where(newton[:, None, None], curvature, information)
+    return np.linalg.solve(matrix, sums.gradient[:, :, None])[:, :, 0]

@@ -1,0 +1,86 @@
+"""What every solver returns: the prior, how good it is, and what happened on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from vaneb.blocks import map_blocks
+from vaneb.likelihood.seam import Array, Likelihood
+
+#: Called with (what is being done, steps done, steps expected).
+Progress = Callable[[str, int, int], None]
+
+
+class Step(NamedTuple):
+    """One line of a fit's trace."""
+
+    log_likelihood: float
+    """Average over clients."""
+    atoms: int
+    gap: float
+    """Largest D seen at this step; nan where the solver did not look."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a prior can be from the best one.
+
+    For every prior H, l_K(H) - l_K(G) <= max_theta D(G, theta), l_K the average log-likelihood.
+
+    Parameters
+    ----------
+    gap : largest D found.
+    location : (d,), where.
+    kind : "ascent" if the maximum was searched for by climbing from many points (an estimate), "proved" if a
+        bound over the whole space was computed.
+    tolerance : what was asked for.
+    starts : points that were climbed from.
+    """
+
+    gap: float
+    location: Array
+    kind: str
+    tolerance: float
+    starts: int
+
+    @property
+    def reached(self) -> bool:
+        return self.gap <= self.tolerance
+
+    @property
+    def bound(self) -> float:
+        """Bound on the average log-likelihood still to be had: max(gap, 0)."""
+        return max(self.gap, 0.0)
+
+    def __str__(self) -> str:
+        said = "proved" if self.kind == "proved" else f"largest found from {self.starts} starts"
+        return f"max D = {self.gap:.2g} ({said}), tolerance {self.tolerance:g}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Atoms and weights with their certificate and trace."""
+
+    atoms: Array
+    weights: Array
+    certificate: Certificate
+    trace: tuple[Step, ...]
+    log_likelihood: float
+
+
+def log_mixture(likelihood: Likelihood, atoms: Array, weights: Array) -> Array:
+    """log f_k = log sum_j w_j p_k(a_j), (K,), block by block."""
+    log_weights = np.log(np.maximum(weights, 1e-300))
+
+    def block(rows: slice) -> Array:
+        terms = likelihood.take(rows).log_likelihood(atoms)
+        terms += log_weights
+        top = terms.max(axis=1)
+        terms -= top[:, None]
+        return np.log(np.exp(terms, out=terms).sum(axis=1)) + top
+
+    return np.concatenate(list(map_blocks(block, likelihood.n_clients)))

@@ -1,0 +1,113 @@
+"""The paper's Algorithm 1: atoms at the estimates, NPMLE weights, then pseudo-EM.
+
+One iteration, for all atoms together (responsibilities normalise over atoms):
+
+    r_kj  proportional to  w_j p_k(a_j)
+    a_j   <-  [sum_k r_kj P_k(a_j)]^{-1} sum_k r_kj P_k(a_j) theta_hat_k
+          =   a_j + [sum_k r_kj P_k(a_j)]^{-1} sum_k r_kj P_k(a_j) (theta_hat_k - a_j)
+    w_j   <-  (1/K) sum_k r_kj
+
+with P_k(a) = n_k Sigma_k(a)^{-1} taken at the atom's present place ("atom-covariance coupling").  The
+step ignores that Sigma_k moves with the atom, so its fixed points are not roots of the exact score;
+``diagnostics`` measures how far they are from it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.npmle.ascent import client_log_weights, climb
+from vaneb.npmle.certificate import certify
+from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
+from vaneb.npmle.support import covering_subset, starting_points
+from vaneb.npmle.weights import npmle_weights, scaled_likelihood
+
+#: Estimates taken as first atoms, where there are more clients.
+MOST_ATOMS = 5_000
+
+
+def pseudo_em(
+    likelihood: Likelihood, atoms: Array, weights: Array, iterations: int
+) -> tuple[Array, Array, tuple[Step, ...]]:
+    """``iterations`` steps of pseudo-EM from given atoms (m, d) and weights (m,)."""
+    trace = []
+    for _ in range(iterations):
+        density = log_mixture(likelihood, atoms, weights)
+        trace.append(Step(float(density.mean()), len(atoms), float("nan")))
+        sums = likelihood.ascent(atoms, client_log_weights(density), frozen=True, curvature=False)
+        atoms = atoms + solve_information(sums.information, sums.gradient)
+        # sum_k r_kj / K = w_j sum_k p_k(a_j) / (K f_k)
+        weights = weights * sums.value
+        weights = weights / weights.sum()
+    return atoms, weights, tuple(trace)
+
+
+def solve_information(information: Array, gradient: Array) -> Array:
+    """information^{-1} gradient for (m, d, d) or diagonal (m, d); zero where there is no information."""
+    if information.ndim == 2:
+        return np.where(information > 0, gradient / np.where(information > 0, information, 1.0), 0.0)
+    d = gradient.shape[1]
+    size = np.trace(information, axis1=1, axis2=2) / d
+    empty = ~(size > 0)
+    ridge = np.where(empty, 1.0, 1e-13 * size)
+    matrix = np.where(empty[:, None, None], 0.0, information) + ridge[:, None, None] * np.eye(d)
+    return np.linalg.solve(matrix, np.where(empty[:, None], 0.0, gradient)[:, :, None])[:, :, 0]
+
+
+def algorithm_1(
+    likelihood: Likelihood,
+    *,
+    iterations: int = 50,
+    tol: float = 1e-4,
+    rng: np.random.Generator | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Algorithm 1 as the paper has it, from the estimates of all clients (a covering subset of very many).
+
+    Atoms whose NPMLE weight is zero can never come back under pseudo-EM and are dropped at once.
+    """
+    rng = np.random.default_rng(0) if rng is None else rng
+    candidates = starting_points(likelihood)
+    atoms = candidates[covering_subset(candidates, MOST_ATOMS, rng)]
+    if progress is not None:
+        progress("weights over the estimates", 1, 3)
+    matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
+    weights = npmle_weights(matrix, tol=0.1 * tol).weights
+    keep = weights > 0
+    if progress is not None:
+        progress("pseudo-EM", 2, 3)
+    atoms, weights, trace = pseudo_em(likelihood, atoms[keep], weights[keep], iterations)
+    density = log_mixture(likelihood, atoms, weights)
+    certificate = certify(likelihood, atoms, weights, rng, tol=tol, candidates=candidates)
+    last = Step(float(density.mean()), len(atoms), certificate.gap)
+    return Fit(atoms, weights, certificate, (*trace, last), float(density.mean()))
+
+
+class FixedPoints(NamedTuple):
+    """How far atoms are from where they should be, (m,) each, in the units of theta."""
+
+    residual: Array
+    """|psi_j(a_j) - a_j|, the next pseudo-EM move: zero at a fixed point of Algorithm 1."""
+    contraction: Array
+    """Observed ratio of two consecutive moves, an estimate of L_j from below."""
+    score_distance: Array
+    """Distance to the maximum of D that a climb on the exact score reaches from a_j."""
+
+
+def diagnostics(likelihood: Likelihood, atoms: Array, weights: Array) -> FixedPoints:
+    """Fixed-point residuals, contraction and distance to the exact score's roots, with f_k held fixed."""
+    log_weights = client_log_weights(log_mixture(likelihood, atoms, weights))
+
+    def move(points: Array) -> Array:
+        sums = likelihood.ascent(points, log_weights, frozen=True, curvature=False)
+        return solve_information(sums.information, sums.gradient)
+
+    first = move(atoms)
+    second = move(atoms + first)
+    residual = np.linalg.norm(first, axis=1)
+    contraction = np.linalg.norm(second, axis=1) / np.maximum(residual, 1e-300)
+    exact = climb(likelihood, atoms, log_weights).points
+    return FixedPoints(residual, contraction, np.linalg.norm(exact - atoms, axis=1))

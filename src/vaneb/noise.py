@@ -204,6 +204,7 @@ def _semidefinite(precisions: Array, place: Place) -> Array:
     for block in _blocks(len(precisions)):
         outer = unit[block, :, None] * unit[block, None, :]
         scaled = _symmetric(precisions[block], 1.0 / outer, block.start, place, "prec")
+        symmetric = (precisions[block] + np.swapaxes(precisions[block], 1, 2)) / 2
         try:
             np.linalg.cholesky(scaled)
         except np.linalg.LinAlgError:
@@ -213,8 +214,8 @@ def _semidefinite(precisions: Array, place: Place) -> Array:
                 _refuse_matrix(bad, values[:, 0], vectors[:, :, 0], block.start, place, "prec")
             negative = values[:, 0] < 0
             roots = vectors[negative] * np.sqrt(np.maximum(values[negative], 0.0))[:, None, :]
-            scaled[negative] = roots @ np.swapaxes(roots, 1, 2)
-        result[block] = scaled * outer
+            symmetric[negative] = roots @ np.swapaxes(roots, 1, 2) * outer[negative]
+        result[block] = symmetric
     return result
 
 

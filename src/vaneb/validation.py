@@ -44,7 +44,7 @@ def as_numbers(values: ArrayLike, what: str) -> Array:
     """A C-contiguous float64 copy of ``values``; refuses text, complex numbers and ragged nesting."""
     try:
         raw = np.asarray(values)
-        if raw.dtype.kind not in "biufO":
+        if raw.dtype.kind not in "iufO":
             raise TypeError(f"values of type {raw.dtype}")
         return np.array(raw, dtype=np.float64, order="C")
     except (TypeError, ValueError, OverflowError) as error:

@@ -71,7 +71,7 @@ def test_values_and_derivatives_report_the_same_loss(case):
     family, index, y = case
     eta = np.ascontiguousarray(index.reshape(len(y), -1).T)
     loss = np.empty(len(y))
-    losses.values(family.code, family.parameter, y, eta, loss, np.empty((len(eta) + 2, len(y))))
+    losses.values(family.code, family.parameter, len(y), y, eta, loss, np.empty((len(eta) + 2, len(y))))
     np.testing.assert_allclose(loss, family.derivatives(index, y)[0], rtol=1e-13, atol=1e-14)
 
 
@@ -86,7 +86,7 @@ def test_third_derivatives_agree_with_finite_differences(case):
     rows, columns = np.tril_indices(n_index)
     packed = np.ascontiguousarray(matrix[:, rows, columns].T)
     third, work = np.empty((n_index, N)), np.empty((n_index + 2, N))
-    losses.third_derivatives(family.code, family.parameter, y, eta, packed, third, work)
+    losses.third_derivatives(family.code, family.parameter, len(y), y, eta, packed, third, work)
     trace = lambda i: np.einsum("nbc,nbc->n", family.derivatives(i, y)[2], matrix)  # noqa: E731
     np.testing.assert_allclose(third.T, difference(trace, index, 1e-5), rtol=1e-6, atol=1e-6)
 

@@ -64,3 +64,5 @@ def test_errors_name_the_place():
         GroupedRows.from_columns(["p", "q"], z, np.zeros(2))
     with pytest.raises(InvalidReport, match="no rows"):
         GroupedRows.from_columns([], np.zeros((0, 2)), [])
+    with pytest.raises(InvalidReport, match="client 1 has no rows"):
+        GroupedRows.from_lists([z[:1], z[:0]], [[1.0], []])

@@ -118,6 +118,9 @@ class GroupedRows:
         rows = cls(design, response, offset, np.asarray(starts, dtype=np.intp), tuple(ids), names)
         if len(rows.ids) != rows.n_clients:
             raise InvalidReport(f"{len(rows.ids)} ids for {rows.n_clients} clients")
+        if not rows.n_rows.all():
+            empty = rows.ids[int(np.argmin(rows.n_rows))]
+            raise InvalidReport(f"client {empty!r} has no rows; leave it out")
         for column, values in [
             *zip(names, design.T, strict=True),
             ("response", response),

@@ -3,7 +3,7 @@
 A row's loss depends on the parameter theta through a linear index only,
 
     eta = z' theta + offset                       one entry: all families but softmax
-    eta_c = z' B_c theta,   c = 0, ..., C - 1     C entries: softmax
+    eta_c = (B_c z)' theta,   c = 0, ..., C - 1   C entries: softmax
 
 and a row's log-likelihood is ``-loss / dispersion + constant``.  The losses are in ``losses``.
 
@@ -39,7 +39,7 @@ class Family:
     dispersion: float = 1.0
     """phi in the log-likelihood -loss / phi: variance of Gaussian noise, 1 / shape of a gamma response."""
     projections: Array | None = None
-    """Softmax only: B_c, shape (C, p, d)."""
+    """Softmax only: B_c, shape (C, d, p)."""
     is_likelihood: bool = True
     """False where the loss is not minus the logarithm of a density (Huber)."""
 
@@ -50,24 +50,26 @@ class Family:
 
     @property
     def index_map(self) -> Array:
-        """B stacked over classes, shape (C p, d), so that index coefficients are B theta.
+        """B_c' stacked over classes, shape (C p, d): times theta it gives the coefficients of the columns.
 
         Shape (0, 0) for families with one index: their coefficients are theta itself.
         """
         if self.projections is None:
             return np.zeros((0, 0))
-        return np.ascontiguousarray(self.projections.reshape(-1, self.projections.shape[2]))
+        return np.ascontiguousarray(self.projections.transpose(0, 2, 1)).reshape(
+            -1, self.projections.shape[1]
+        )
 
     def dimension(self, n_columns: int) -> int:
         """d, for a design of p = ``n_columns`` columns."""
         if self.projections is None:
             return n_columns
-        if self.projections.shape[1] != n_columns:
+        if self.projections.shape[2] != n_columns:
             raise InvalidOption(
-                f"{self.name}: its projections are for {self.projections.shape[1]} columns of covariates, "
+                f"{self.name}: its projections are for {self.projections.shape[2]} columns of covariates, "
                 f"the design has {n_columns}"
             )
-        return self.projections.shape[2]
+        return self.projections.shape[1]
 
     def parameter_names(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the d parameters, from those of the columns of the design."""
@@ -75,7 +77,7 @@ class Family:
             return columns
         if self.name == "multinomial":
             return tuple(f"{c}:{name}" for c in range(1, self.n_index) for name in columns)
-        return tuple(f"theta{i + 1}" for i in range(self.projections.shape[2]))
+        return tuple(f"theta{i + 1}" for i in range(self.projections.shape[1]))
 
     def with_dispersion(self, dispersion: float) -> Self:
         """The same family with another dispersion."""
@@ -86,7 +88,7 @@ class Family:
         per_row = np.broadcast_to(theta, (len(design), theta.shape[-1]))
         if self.projections is None:
             return np.einsum("np,np->n", design, per_row) + offset
-        return np.einsum("np,cpd,nd->nc", design, self.projections, per_row, optimize=True)
+        return np.einsum("np,cdp,nd->nc", design, self.projections, per_row, optimize=True)
 
     def mean(self, index: Array) -> Array:
         """Expected response at ``index``; for softmax the probabilities of the classes."""
@@ -105,7 +107,7 @@ class Family:
         loss, first = np.empty(size), np.empty((n_index, size))
         packed = np.empty((n_index * (n_index + 1) // 2, size))
         work = np.empty((n_index + 2, size))
-        losses.derivatives(self.code, self.parameter, response, eta, loss, first, packed, work)
+        losses.derivatives(self.code, self.parameter, size, response, eta, loss, first, packed, work)
         second = np.empty((size, n_index, n_index))
         for at, (b, c) in enumerate(zip(*np.tril_indices(n_index), strict=True)):
             second[:, b, c] = second[:, c, b] = packed[at]
@@ -199,18 +201,18 @@ def multinomial(n_classes: int, n_columns: int) -> Family:
     """Softmax over ``n_classes`` with class 0 as reference: d = (n_classes - 1) n_columns parameters."""
     if n_classes < 2:
         raise InvalidOption(f"multinomial: needs at least 2 classes, not {n_classes}")
-    blocks = np.zeros((n_classes, n_columns, n_classes - 1, n_columns))
+    blocks = np.zeros((n_classes, n_classes - 1, n_columns, n_columns))
     for c in range(1, n_classes):
-        blocks[c, :, c - 1, :] = np.eye(n_columns)
-    return Family("multinomial", losses.SOFTMAX, projections=blocks.reshape(n_classes, n_columns, -1))
+        blocks[c, c - 1] = np.eye(n_columns)
+    return Family("multinomial", losses.SOFTMAX, projections=blocks.reshape(n_classes, -1, n_columns))
 
 
 def shared_softmax(projections: ArrayLike) -> Family:
-    """Softmax with class scores z' B_c theta, one theta for all classes; ``projections`` is (C, p, d)."""
+    """Softmax with class scores (B_c z)' theta, one theta for all classes; ``projections`` is (C, d, p)."""
     b = np.asarray(projections, dtype=np.float64)
     if b.ndim != 3 or len(b) < 2 or not np.isfinite(b).all():
         raise InvalidOption(
-            f"shared_softmax: projections must be finite numbers of shape (C, p, d), not {b.shape}"
+            f"shared_softmax: projections must be finite numbers of shape (C, d, p), not {b.shape}"
         )
     return Family("shared_softmax", losses.SOFTMAX, projections=b)
 

@@ -10,9 +10,10 @@ With index eta and response y, up to a constant in eta:
     huber               r^2 / 2 if |r| <= a, else a (|r| - a / 2);  r = eta - y
     softmax             log sum_c e^eta_c - eta_y                         (index of C entries)
 
-The functions are compiled and work on tiles of T pairs, with the loop over pairs innermost so that it
-becomes vector instructions.  ``index`` has shape (C, T) with C = 1 except for softmax; second
-derivatives are packed lower triangles of C x C matrices, entry (b, c <= b) at b (b + 1) / 2 + c.
+The functions are compiled and work on the first ``size`` of tiles of T pairs, with the loop over pairs
+innermost so that it becomes vector instructions.  ``index`` has shape (C, T) with C = 1 except
+for softmax; second derivatives are packed lower triangles of C x C matrices, entry (b, c <= b) at
+b (b + 1) / 2 + c.
 
 Huber's second derivative is not continuous; its place is taken by the weight of iteratively reweighted
 least squares, min(1, a / |r|), whose quadratic lies above the loss and so never overshoots.
@@ -32,9 +33,9 @@ _compiled = njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 
 
 @_compiled
-def _softmax(index, probability, log_total):
+def _softmax(size, index, probability, log_total):
     """probability_c = e^eta_c / sum_b e^eta_b and the logarithm of that sum, without overflow."""
-    n_classes, size = index.shape
+    n_classes = index.shape[0]
     for i in range(size):
         log_total[i] = index[0, i]
     for c in range(1, n_classes):
@@ -57,9 +58,8 @@ def _softmax(index, probability, log_total):
 
 
 @_compiled
-def values(code, a, y, index, loss, work):
+def values(code, a, size, y, index, loss, work):
     """Losses of a tile: ``loss`` (T,) is overwritten; ``work`` (C + 2, T) is scratch."""
-    size = y.shape[0]
     eta = index[0]
     if code == GAUSSIAN:
         for i in range(size):
@@ -85,15 +85,14 @@ def values(code, a, y, index, loss, work):
             inner = min(r, a)
             loss[i] = inner * (r - 0.5 * inner)
     else:
-        _softmax(index, work, loss)
+        _softmax(size, index, work, loss)
         for i in range(size):
             loss[i] -= index[int(y[i]), i]
 
 
 @_compiled
-def derivatives(code, a, y, index, loss, first, second, work):
+def derivatives(code, a, size, y, index, loss, first, second, work):
     """Losses (T,), first derivatives (C, T) and second derivatives (C (C + 1) / 2, T) of a tile."""
-    size = y.shape[0]
     eta, slope, curvature = index[0], first[0], second[0]
     if code == GAUSSIAN:
         for i in range(size):
@@ -140,7 +139,7 @@ def derivatives(code, a, y, index, loss, first, second, work):
             slope[i] = max(-a, min(a, r))
             curvature[i] = a / max(abs(r), a)
     else:
-        _softmax(index, work, loss)
+        _softmax(size, index, work, loss)
         n_classes = index.shape[0]
         for i in range(size):
             loss[i] -= index[int(y[i]), i]
@@ -160,12 +159,11 @@ def derivatives(code, a, y, index, loss, first, second, work):
 
 
 @_compiled
-def third_derivatives(code, a, y, index, against, third, work):
+def third_derivatives(code, a, size, y, index, against, third, work):
     """third_c = d/d eta_c of trace(W(eta) N), W the second derivatives and N = ``against`` given.
 
     ``against`` is packed like the second derivatives, shape (C (C + 1) / 2, T); ``third`` is (C, T).
     """
-    size = y.shape[0]
     eta, weight, out = index[0], against[0], third[0]
     if code in (GAUSSIAN, HUBER):
         for i in range(size):
@@ -189,7 +187,7 @@ def third_derivatives(code, a, y, index, against, third, work):
     else:
         # trace(W N) = sum_c p_c q_c with q_c = (e_c - p)' N (e_c - p), so third_c = p_c (q_c - mean q).
         n_classes = index.shape[0]
-        _softmax(index, work, work[n_classes + 1])
+        _softmax(size, index, work, work[n_classes + 1])
         mean = work[n_classes]
         for c in range(n_classes):
             for i in range(size):

@@ -1,7 +1,7 @@
 """The three scenarios of the simulation study: what K clients with known parameters would observe.
 
     quadratic   rows N(theta, diag(V)),  V = clip(theta^2, 0.01, 100) coordinate by coordinate
-    logistic    z ~ N(0, S_k), class c of 3 with probability proportional to exp(theta' B_c z)
+    logistic    z ~ N(0, S_k), class c of 3 with probability proportional to exp((B_c z)' theta)
     poisson     z ~ N(0, 0.1^2 S_k), count y ~ Poisson(exp(theta' z))
 
 S_k = Q_k diag(lambda_k) Q_k' is client k's own, Q_k a uniform rotation, lambda_kj uniform on [0.5, 2].
@@ -24,7 +24,7 @@ from vaneb.study.prior_curves import FiveCurves
 
 Array = NDArray[np.float64]
 
-#: Scores of class c are z' B_c theta; shape (3, 3, 3).
+#: B_c, shape (3, 3, 3).
 CLASS_PROJECTIONS: Array = np.stack(
     [np.diag(diagonal) for diagonal in ([1.0, -1.0, 0.0], [0.0, 1.0, -1.0], [-1.0, 0.0, 1.0])]
 )
@@ -88,7 +88,7 @@ def _stacked(z: Array, y: Array, n: NDArray[np.int64]) -> GroupedRows:
 def _logistic(theta: Array, n: NDArray[np.int64], rng: np.random.Generator) -> Sample:
     covariance = random_covariances(len(n), rng)
     z = _covariates(n, covariance, rng)
-    scores = np.einsum("ni,cij,nj->nc", z, CLASS_PROJECTIONS, np.repeat(theta, n, axis=0))
+    scores = np.einsum("nj,cij,ni->nc", z, CLASS_PROJECTIONS, np.repeat(theta, n, axis=0))
     # The largest of scores plus independent Gumbel noise is a draw from their softmax.
     y = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1).astype(np.float64)
     return Sample("logistic", theta, n, _stacked(z, y, n), covariance)

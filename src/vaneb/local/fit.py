@@ -1,0 +1,202 @@
+"""Local fits of many clients at once: an estimate for each, and how it was come by.
+
+A client whose estimate does not exist (separated, rank-deficient, diverging) gets a penalised one,
+
+    argmin L_k(theta) + r (theta - c)' S (theta - c) / 2,
+
+with c the pooled fit and S the information of an average row there, so that the penalty is worth ``r``
+rows that agree with the pooled fit.  It stands for any scale of the covariates.  Where the pooled fit
+does not exist either, c = 0 and S is the information of an average row at 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidOption
+from vaneb.local import losses, solver
+from vaneb.local.data import GroupedRows
+from vaneb.local.families import Family
+from vaneb.local.objective import Array, Objective, RowsObjective
+from vaneb.local.solver import CONVERGED, SEPARATED, Minima, Penalised, minimise
+
+CONSTANT_RESPONSE = "constant-response"
+#: What can be said of a local fit; only the first means that the estimate is the minimiser.
+OUTCOMES = {
+    **solver.OUTCOMES,
+    CONSTANT_RESPONSE: "all responses of the client are the same, and so there is no minimiser",
+}
+#: Eigenvalues of a Hessian below this share of the largest are directions without information.
+NULL_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class LocalFits:
+    """K local fits."""
+
+    theta: Array
+    """Estimates; penalised where ``outcome`` is not "converged".  Shape (K, d)."""
+    outcome: NDArray[np.str_]
+    """Keys of ``OUTCOMES``, shape (K,)."""
+    loss: Array
+    """Sum of the client's losses at ``theta``, without penalty: (K,)."""
+    gradient: Array
+    """Gradient of ``loss`` at ``theta``: (K, d)."""
+    hessian: Array
+    """Hessian of ``loss`` at ``theta``: (K, d, d)."""
+    iterations: NDArray[np.int64]
+    """Newton iterations, shape (K,)."""
+    n: NDArray[np.intp]
+    """Rows per client, shape (K,)."""
+
+    @property
+    def exists(self) -> NDArray[np.bool_]:
+        """Whether the estimate is the unpenalised minimiser, shape (K,)."""
+        return self.outcome == CONVERGED
+
+    def information_form(self) -> Array:
+        """theta - H^+ g: the minimiser of each client's quadratic expansion at ``theta``, shape (K, d).
+
+        For a penalised client it takes the penalty out again: with the precision H it says what the
+        client's own rows say near ``theta``, no more.  Exact for least squares of any rank; the estimate
+        itself where that exists.
+        """
+        out = self.theta.copy()
+        lost = np.flatnonzero(~self.exists)
+        if lost.size:
+            inverse = np.linalg.pinv(self.hessian[lost], rcond=NULL_TOLERANCE, hermitian=True)
+            out[lost] -= np.einsum("kij,kj->ki", inverse, self.gradient[lost])
+        return out
+
+
+def fit_clients(
+    rows: GroupedRows, family: Family, *, ridge_rows: float = 1.0, max_iterations: int = 60
+) -> LocalFits:
+    """Fit every client by itself, all in one batch.
+
+    Parameters
+    ----------
+    rows : the rows of K clients
+    family : see ``vaneb.local.families``
+    ridge_rows : r, weight of the penalty for clients without an estimate, in rows
+    max_iterations : of Newton's method
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from vaneb.local.data import GroupedRows
+    >>> from vaneb.local.families import binomial
+    >>> rows = GroupedRows.from_columns(["a"] * 4 + ["b"] * 2, np.ones((6, 1)), [0, 1, 1, 1, 1, 1])
+    >>> fits = fit_clients(rows, binomial())
+    >>> [str(outcome) for outcome in fits.outcome]
+    ['converged', 'constant-response']
+    >>> round(float(fits.theta[0, 0]), 6)  # log(3)
+    1.098612
+    """
+    family.check(rows)
+    fits = fit_objective(
+        RowsObjective(rows, family),
+        RowsObjective(rows.pooled(), family),
+        rows.n_rows,
+        ridge_rows=ridge_rows,
+        max_iterations=max_iterations,
+    )
+    first = rows.starts[:-1]
+    constant = np.minimum.reduceat(rows.response, first) == np.maximum.reduceat(rows.response, first)
+    named = np.where(constant & (fits.outcome == SEPARATED), CONSTANT_RESPONSE, fits.outcome)
+    return replace(fits, outcome=named.astype("<U20"))
+
+
+def fit_objective(
+    objective: Objective,
+    pooled: Objective,
+    n: NDArray[np.intp],
+    *,
+    ridge_rows: float = 1.0,
+    max_iterations: int = 60,
+) -> LocalFits:
+    """As ``fit_clients``, for any K losses and the sum of them all as one client (``pooled``)."""
+    if not ridge_rows > 0:
+        raise InvalidOption(f"ridge_rows must be positive; it is {ridge_rows}")
+    minima = minimise(objective, max_iterations=max_iterations)
+    lost = np.flatnonzero(minima.outcome != CONVERGED)
+    theta, loss, gradient, hessian = minima.theta, minima.value, minima.gradient, minima.hessian
+    iterations = minima.iterations
+    if lost.size:
+        centre, row_information = pooled_row(minimise(pooled), pooled, int(n.sum()))
+        penalised = Penalised(_Part(objective, lost), centre, ridge_rows * row_information)
+        rescued = minimise(penalised, max_iterations=max_iterations)
+        theta[lost] = rescued.theta
+        iterations[lost] += rescued.iterations
+        loss[lost], gradient[lost], hessian[lost] = objective.terms(rescued.theta, lost)
+    return LocalFits(theta, minima.outcome, loss, gradient, hessian, iterations, n)
+
+
+def pooled_row(minima: Minima, pooled: Objective, n_rows: int) -> tuple[Array, Array]:
+    """The pooled estimate c (d,) and the information S (d, d) of an average row there."""
+    centre, hessian = minima.theta[0], minima.hessian[0]
+    if minima.outcome[0] != CONVERGED:
+        centre = np.zeros(pooled.dimension)
+        hessian = pooled.terms(centre[None], np.array([0]))[2][0]
+    information = hessian / n_rows
+    diagonal = np.diagonal(information)
+    # A column that no row uses, or a combination of columns, still needs a minimiser: the smallest one.
+    floor = np.where(diagonal > 0, diagonal, diagonal.max() if diagonal.max() > 0 else 1.0)
+    return centre, information + 1e-8 * np.diag(floor)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of the clients of an objective."""
+
+    objective: Objective
+    clients: NDArray[np.intp]
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.clients)
+
+    @property
+    def dimension(self) -> int:
+        return self.objective.dimension
+
+    @property
+    def metric(self) -> Array:
+        return self.objective.metric[self.clients]
+
+    def terms(self, theta: Array, clients: NDArray[np.intp]) -> tuple[Array, Array, Array]:
+        return self.objective.terms(theta, self.clients[clients])
+
+    def start(self) -> Array:
+        return self.objective.start()[self.clients]
+
+    def recedes(self, direction: Array, clients: NDArray[np.intp]) -> NDArray[np.bool_]:
+        return self.objective.recedes(direction, self.clients[clients])
+
+
+def common_dispersion(rows: GroupedRows, family: Family, fits: LocalFits) -> float:
+    """Dispersion shared by all clients, from residuals within clients: sum of squares over n_k - d.
+
+    Residuals y - mean for the Gaussian family, (y - mean) / mean for the gamma family (Pearson's);
+    1 for families that have no dispersion.  Clients with no more rows than parameters say nothing of it;
+    where all clients are such, the residuals of one pooled fit are used.
+    """
+    if family.code not in (losses.GAUSSIAN, losses.GAMMA):
+        return 1.0
+    d = fits.theta.shape[1]
+    freedom = np.where(fits.exists, fits.n - d, 0)
+    if freedom.sum() <= 0:
+        everyone = rows.pooled()
+        pooled = fit_clients(everyone, family)
+        if len(rows.response) <= d:
+            raise InvalidOption(
+                f"dispersion: {len(rows.response)} rows cannot tell the noise from {d} parameters; give it"
+            )
+        return common_dispersion(everyone, family, pooled)
+    mean = family.mean(family.index(fits.theta[rows.client_of_row], rows.design, rows.offset))
+    residual = rows.response - mean if family.code == losses.GAUSSIAN else rows.response / mean - 1
+    squares = np.add.reduceat(residual**2, rows.starts[:-1])
+    return float(squares[freedom > 0].sum() / freedom[freedom > 0].sum())

@@ -241,11 +241,11 @@ def glm_moments(
 def _tensor(n_clients: int, points: Array, order: int) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
     """An empty array (K, m, d, ..., d), and where the distinct entries of a symmetric tensor go."""
     out = np.empty((n_clients, points.shape[1]) + (points.shape[2],) * order)
-    return out, *_symmetric_layout(points.shape[2], order)
+    return out, *symmetric_layout(points.shape[2], order)
 
 
 @cache
-def _symmetric_layout(dimension: int, order: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def symmetric_layout(dimension: int, order: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Sorted index tuples (T, order) of a symmetric tensor, and the tuple at each flat position."""
     tuples = list(combinations_with_replacement(range(dimension), order))
     place = {entry: index for index, entry in enumerate(tuples)}

@@ -310,7 +310,7 @@ def posterior_like(made: Reports) -> SimpleNamespace:
         ids=made.ids,
         names=made.names,
         mean=made.estimate,
-        covariance=np.broadcast_to(4.0 * np.eye(dimension), (n_clients, dimension, dimension)),
+        sd=np.full((n_clients, dimension), 2.0),
         interval=lambda level: (made.estimate - level, made.estimate + level),
         shrinkage=np.full(n_clients, 0.25),
         log_marginal=np.full(n_clients, -1.5),

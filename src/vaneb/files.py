@@ -24,11 +24,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     >>> with replacing("out.csv") as temporary:             # doctest: +SKIP
     ...     temporary.write_text("client,theta_a")
     """
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise InvalidOption(f"{path}: is not a file. Name a file to write to.")
-    if not target.parent.is_dir():
-        raise InvalidOption(f"{path}: the folder {target.parent} does not exist. Create it first.")
+    target = check_writable(path)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
     except OSError as error:
@@ -43,6 +39,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     _flush_to_disk(target.parent)
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """The real path behind ``path``, if a file can be put there; to be asked before long work."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise InvalidOption(f"{path}: is not a file. Name a file to write to.")
+    if not target.parent.is_dir():
+        raise InvalidOption(f"{path}: the folder {target.parent} does not exist. Create it first.")
+    if not os.access(target.parent, os.W_OK):
+        raise InvalidOption(f"{path}: no permission to write in {target.parent}. Name another folder.")
+    return target
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:

@@ -69,7 +69,9 @@ class Columns:
     notes: tuple[str, ...]
 
 
-def find_layout(columns: Sequence[str], *, covariance_given: bool = False) -> Layout:
+def find_layout(
+    columns: Sequence[str], *, covariance_given: bool = False, names: Sequence[str] | None = None
+) -> Layout:
     """Recognise the columns of a table by their names.
 
     Parameters
@@ -77,17 +79,15 @@ def find_layout(columns: Sequence[str], *, covariance_given: bool = False) -> La
     columns : sequence of str
     covariance_given : bool
         The covariance comes from a function, so that columns for it are not needed and not used.
+    names : sequence of str, optional
+        The parameters that are expected, in the order that is wanted; by default those of the table.
     """
     repeated = [name for name, count in Counter(columns).items() if count > 1]
     if repeated:
         raise InvalidReport(f"column {repeated[0]}: appears twice. Rename or remove one of them.")
     if CLIENT not in columns:
         raise InvalidReport(_missing(CLIENT, columns))
-    names = tuple(column.removeprefix(ESTIMATE) for column in columns if column.startswith(ESTIMATE))
-    if not names:
-        raise InvalidReport(_missing(f"{ESTIMATE}<name>", columns))
-    if "" in names:
-        raise InvalidReport("column theta_: has no parameter name. Write theta_<name>.")
+    names = _parameters(columns, names)
     if covariance_given and SIZE not in columns:
         raise InvalidReport(
             _missing(SIZE, columns) + " A variance function is that of one observation, so n is needed."
@@ -137,12 +137,15 @@ def read_columns(layout: Layout, ids: Sequence[Any], numbers: ReadNumbers) -> Co
     )
 
 
-def columns_of_frame(frame: Any, *, covariance_given: bool = False) -> Columns:
+def columns_of_frame(
+    frame: Any, *, covariance_given: bool = False, names: Sequence[str] | None = None
+) -> Columns:
     """Read a pandas or polars data frame, or a pyarrow table, laid out as a table of reports."""
     import narwhals as nw
 
     table = nw.from_native(frame, eager_only=True)
-    layout = find_layout([str(column) for column in table.columns], covariance_given=covariance_given)
+    columns = [str(column) for column in table.columns]
+    layout = find_layout(columns, covariance_given=covariance_given, names=names)
 
     def numbers(column: str) -> Array:
         series = table[column]
@@ -168,6 +171,22 @@ def _from_triangle(layout: Layout, n_clients: int, numbers: ReadNumbers) -> Arra
     for first, second, column in zip(*triangle(dimension), layout.noise_columns, strict=True):
         matrices[:, first, second] = matrices[:, second, first] = numbers(column)
     return matrices
+
+
+def _parameters(columns: Sequence[str], expected: Sequence[str] | None) -> tuple[str, ...]:
+    found = tuple(column.removeprefix(ESTIMATE) for column in columns if column.startswith(ESTIMATE))
+    if not found:
+        raise InvalidReport(_missing(f"{ESTIMATE}<name>", columns))
+    if "" in found:
+        raise InvalidReport("column theta_: has no parameter name. Write theta_<name>.")
+    if expected is None:
+        return found
+    if sorted(found) != sorted(expected):
+        raise InvalidReport(
+            f"columns theta_...: the table has {', '.join(found)}, but {', '.join(expected)} are expected. "
+            "Rename, add or remove columns so that the parameters are the same."
+        )
+    return tuple(expected)
 
 
 def _vector_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:

@@ -48,7 +48,9 @@ class ReportsTable:
     """What was not used of the file."""
 
 
-def read_reports(path: str | os.PathLike[str], variance_function: str | None = None) -> ReportsTable:
+def read_reports(
+    path: str | os.PathLike[str], variance_function: str | None = None, names: Sequence[str] | None = None
+) -> ReportsTable:
     """Read and validate a table of reports.
 
     Parameters
@@ -57,10 +59,13 @@ def read_reports(path: str | os.PathLike[str], variance_function: str | None = N
     variance_function : str, optional
         Name of Sigma(theta) of one observation, such as "poisson"; see ``vaneb.covariance.by_name``.
         Columns for standard errors or covariances are then not needed and not used, but ``n`` is.
+    names : sequence of str, optional
+        The parameters that are expected, in the order that is wanted, such as those of a saved prior.
     """
+    covariance_given = variance_function is not None
     read = _read_csv if suffix_of(path) == ".csv" else _read_parquet
     try:
-        table, found = read(Path(path), variance_function is not None)
+        table, found = read(Path(path), covariance_given, names)
     except FileNotFoundError:
         raise InvalidReport(f"{path}: there is no such file.") from None
     except IsADirectoryError:
@@ -70,7 +75,7 @@ def read_reports(path: str | os.PathLike[str], variance_function: str | None = N
     if table.num_rows == 0:
         raise InvalidReport(f"{path}: has a header but no rows. Give one row per client.")
     client_type = _client_type(table[CLIENT].type)
-    columns = layout.columns_of_frame(table, covariance_given=variance_function is not None)
+    columns = layout.columns_of_frame(table, covariance_given=covariance_given, names=names)
     covariance: Any = columns.covariance
     if variance_function is not None:
         covariance = by_name(variance_function, len(columns.names), table.num_rows)
@@ -118,10 +123,9 @@ def results_table(posterior: Posterior, level: float, client_type: pa.DataType |
         Of the client column; text by default.
     """
     lower, upper = posterior.interval(level)
-    deviation = np.sqrt(np.maximum(np.diagonal(posterior.covariance, axis1=1, axis2=2), 0.0))
     clients = pa.array(list(posterior.ids), pa.string()).cast(client_type or pa.string())
     columns: dict[str, Any] = {CLIENT: clients}
-    blocks = {"theta": posterior.mean, "sd": deviation, "lower": lower, "upper": upper}
+    blocks = {"theta": posterior.mean, "sd": posterior.sd, "lower": lower, "upper": upper}
     for prefix, values in blocks.items():
         columns |= {f"{prefix}_{name}": values[:, j] for j, name in enumerate(posterior.names)}
     columns["shrinkage"] = posterior.shrinkage
@@ -134,10 +138,15 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
     """Write ``table`` as CSV or Parquet, by suffix; the old file or the new one, never a part of it."""
     suffix = suffix_of(path)
     with replacing(path) as temporary:
-        if suffix == ".parquet":
-            pq.write_table(table, temporary)
-        else:
-            _write_csv(temporary, table)
+        write_content(temporary, table, suffix)
+
+
+def write_content(path: Path, table: pa.Table, suffix: str) -> None:
+    """Write ``table`` in the format of ``suffix``, whatever ``path`` is called."""
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        _write_csv(path, table)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
@@ -150,11 +159,13 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
     return suffix
 
 
-def _read_parquet(path: Path, covariance_given: bool) -> tuple[pa.Table, Layout]:
+def _read_parquet(path: Path, covariance_given: bool, names: Sequence[str] | None) -> tuple[pa.Table, Layout]:
     try:
         # One handle for both reads, so that the schema and the columns are those of the same file.
         with path.open("rb") as handle, pq.ParquetFile(handle) as file:
-            found = layout.find_layout(file.schema_arrow.names, covariance_given=covariance_given)
+            found = layout.find_layout(
+                file.schema_arrow.names, covariance_given=covariance_given, names=names
+            )
             return file.read(columns=_used(found)), found
     except pa.ArrowException as error:
         raise InvalidReport(f"{path}: not a Parquet file that can be read ({_first_line(error)}).") from None
@@ -164,11 +175,11 @@ def _read_parquet(path: Path, covariance_given: bool) -> tuple[pa.Table, Layout]
         raise InvalidReport(f"{path}: not a Parquet file that can be read ({_first_line(error)}).") from None
 
 
-def _read_csv(path: Path, covariance_given: bool) -> tuple[pa.Table, Layout]:
+def _read_csv(path: Path, covariance_given: bool, names: Sequence[str] | None) -> tuple[pa.Table, Layout]:
     header = _csv_header(path)
     if len(header) == 1 and (separator := next((s for s in ";\t|" if s in header[0]), None)):
         raise InvalidReport(f"{path}: columns seem to be separated by {separator!r}. Save it with commas.")
-    found = layout.find_layout(header, covariance_given=covariance_given)
+    found = layout.find_layout(header, covariance_given=covariance_given, names=names)
     used = _used(found)
     types = {column: pa.string() if column == CLIENT else pa.float64() for column in used}
     try:

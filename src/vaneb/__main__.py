@@ -1,0 +1,6 @@
+"""``python -m vaneb``."""
+
+from vaneb.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""How a command ends: exit codes, and errors as one line instead of a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+
+import typer
+
+from vaneb.errors import VanebError
+
+
+class ExitCode(IntEnum):
+    """What the shell is told."""
+
+    OK = 0
+    INTERNAL = 1
+    """A bug: Python's own code after a traceback."""
+    BAD_INPUT = 2
+    """The options or the files cannot be used; nothing was written.  Also typer's code for bad usage."""
+    NOT_CERTIFIED = 3
+    """The output is written, but the fit did not reach the tolerance."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+def complain(message: str) -> None:
+    """One line on the standard error stream."""
+    print(" ".join(message.split()), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def told_to_user() -> Iterator[None]:
+    """Turn errors that the user can do something about into a line and an exit code."""
+    try:
+        yield
+    except VanebError as error:
+        complain(f"error: {error}")
+        raise typer.Exit(ExitCode.BAD_INPUT) from None
+    except KeyboardInterrupt:
+        complain("interrupted: nothing was written.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -1,0 +1,158 @@
+"""``vaneb personalize``: a table of reports in, a table of personalised estimates out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.commands.progress import progress_bar
+from vaneb.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from vaneb.estimators import VANEB
+    from vaneb.posterior import Posterior
+
+
+class Solver(StrEnum):
+    """Values of ``--solver``."""
+
+    CERTIFIED = "certified"
+    PSEUDO_EM = "pseudo-em"
+    GRID = "grid"
+
+
+class Smooth(StrEnum):
+    """Values of ``--smooth``."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+def personalize(
+    reports: Annotated[Path, typer.Argument(help="Table of reports, .csv or .parquet.", metavar="REPORTS")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write, .csv or .parquet.")],
+    prior_out: Annotated[Path | None, typer.Option(help="Also save the fitted prior (JSON).")] = None,
+    prior_in: Annotated[
+        Path | None, typer.Option(help="Use this saved prior instead of fitting one.")
+    ] = None,
+    variance_function: Annotated[
+        str | None,
+        typer.Option(
+            help="Variance of one observation as a function of theta, instead of standard errors: "
+            "poisson, binomial, normal:VARIANCE, gamma:SHAPE, negative-binomial:SIZE, squared. Needs n."
+        ),
+    ] = None,
+    solver: Annotated[Solver, typer.Option(help="How the prior is fitted.")] = Solver.CERTIFIED,
+    smooth: Annotated[Smooth, typer.Option(help="Gaussian spread around the atoms.")] = Smooth.AUTO,
+    level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
+    tol: Annotated[float, typer.Option(help="Largest gap of the certificate.")] = 1e-4,
+    seed: Annotated[int, typer.Option(help="Of the random starting points.", min=0)] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
+) -> None:
+    """Improve every client's own estimate by what the others say of the population."""
+    with told_to_user():
+        begin = time.perf_counter()
+        _check(reports, out, prior_out, prior_in, level, tol)
+        from vaneb.estimators import VANEB
+        from vaneb.files import replacing
+        from vaneb.prior import Prior
+        from vaneb.tables import read_reports, results_table, suffix_of, write_content
+
+        prior = None if prior_in is None else Prior.load(prior_in)
+        table = read_reports(reports, variance_function, names=prior.names if prior else None)
+        with progress_bar(quiet) as progress:
+            if prior is None:
+                model = VANEB(solver=solver.value, smooth=smooth.value, tol=tol, seed=seed)
+                model.fit(table.reports, progress=progress)
+            else:
+                model = VANEB.from_prior(prior)
+            progress("personalising", 1, 2)
+            posterior = model.personalize(table.reports)
+            results = results_table(posterior, level, table.client_type)
+            progress("writing", 2, 2)
+            with contextlib.ExitStack() as stack:
+                # Both files are complete before either takes its name.
+                write_content(stack.enter_context(replacing(out)), results, suffix_of(out))
+                if prior_out is not None:
+                    model.prior_.save(stack.enter_context(replacing(prior_out)))
+
+        if not quiet:
+            for note in table.notes:
+                complain(f"note: {note}")
+            _summarise(model, posterior, time.perf_counter() - begin)
+        if prior is None and _missed(model):
+            complain(
+                f"warning: the fit stopped at a gap of {model.certificate_.gap:.2g}, above the tolerance "
+                f"{tol:g}. {out} is written; the average log-likelihood may be that far below the best."
+            )
+            raise typer.Exit(ExitCode.NOT_CERTIFIED)
+
+
+def _missed(model: VANEB) -> bool:
+    """Did the solver that promises a certificate fail to give it?
+
+    Where held-out clients preferred a single Gaussian, nothing was promised: its gap says what a mixture
+    would gain on the clients of the fit.
+    """
+    single = model.smooth_ is not None and model.smooth_.single
+    return model.solver == Solver.CERTIFIED and not single and not model.certificate_.reached
+
+
+def _check(
+    reports: Path, out: Path, prior_out: Path | None, prior_in: Path | None, level: float, tol: float
+) -> None:
+    """Refuse what cannot end well before any work is done."""
+    from vaneb.files import check_writable
+    from vaneb.tables import suffix_of
+
+    suffix_of(out)
+    check_writable(out)
+    if prior_out is not None:
+        check_writable(prior_out)
+    if not 0 < level < 1:
+        raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+    if not tol > 0:
+        raise InvalidOption(f"--tol {tol:g}: must be positive; 1e-4 is the default.")
+    if prior_in is not None and prior_out is not None:
+        raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
+    files = {"REPORTS": reports, "--out": out, "--prior-out": prior_out, "--prior-in": prior_in}
+    seen: dict[str, str] = {}
+    for option, path in files.items():
+        if path is None:
+            continue
+        real = os.path.realpath(path)
+        if real in seen:
+            raise InvalidOption(f"{option} {path}: is the same file as {seen[real]}. Name another one.")
+        seen[real] = option
+
+
+def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    prior, certificate = model.prior_, getattr(model, "certificate_", None)
+    flagged = sum(1 for flag in posterior.flag if flag)
+    rows = [
+        ("clients", f"{len(posterior):,}"),
+        ("parameters", f"{prior.dimension}"),
+        ("atoms", f"{len(prior.weights)}"),
+        (
+            "spread",
+            "none" if prior.spread is None else " ".join(f"{s:.3g}" for s in prior.spread.diagonal() ** 0.5),
+        ),
+        ("certificate", "prior was given" if certificate is None else str(certificate)),
+        ("average shrinkage", f"{posterior.shrinkage.mean():.3f}"),
+        ("flagged clients", f"{flagged:,}"),
+        ("seconds", f"{seconds:.1f}"),
+    ]
+    table = Table(show_header=False, box=None)
+    for name, value in rows:
+        table.add_row(name, value)
+    Console(highlight=False).print(table)

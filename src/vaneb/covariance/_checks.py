@@ -22,11 +22,18 @@ T = TypeVar("T")
 #: A count (clients, classes, dimension) above this is a broken message, not a study.
 LARGEST_COUNT = 100_000_000
 
-#: A matrix is called symmetric, or positive semidefinite, up to this multiple of its largest entry.
-MATRIX_TOLERANCE = 1e-8
+#: Numbers beyond this are refused: their products with each other and with clipped exponentials, in
+#: informations and in their derivatives, would not stay finite.
+LARGEST_NUMBER = 1e50
+#: Precisions that are only ever multiplied by n_k and by squared differences may be larger.
+LARGEST_PRECISION = 1e200
+#: Asymmetry and negative eigenvalues, after scaling to a unit diagonal, that are taken for rounding.
+ROUNDING = 1e-6
+#: A covariance with a smaller eigenvalue, after the same scaling, is called singular.
+SMALLEST_EIGENVALUE = 1e-10
 
 
-def finite_array(value: Any, key: str, shape: Sequence[int | None]) -> Array:
+def finite_array(value: Any, key: str, shape: Sequence[int | None], largest: float = LARGEST_NUMBER) -> Array:
     """``value`` as a float array of the given shape (``None``: any positive length), all finite."""
     try:
         raw = np.asarray(value)
@@ -41,9 +48,13 @@ def finite_array(value: Any, key: str, shape: Sequence[int | None]) -> Array:
     if not fits:
         raise InvalidReport(f"{key}: expected an array of shape {expected}, got {raw.shape}")
     array: Array = np.asarray(raw, dtype=np.float64)
-    if not np.isfinite(array).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise InvalidReport(f"{key}: NaN or infinite at position {place}; leave such a client out")
+    absurd = ~(np.abs(array) <= largest)
+    if absurd.any():
+        place = tuple(int(i) for i in np.argwhere(absurd)[0])
+        raise InvalidReport(
+            f"{key}: {array[place]:g} at position {place}, but numbers must be finite and at most "
+            f"{largest:g} in size; leave such a client out"
+        )
     return array
 
 
@@ -72,36 +83,44 @@ def positive(array: Array, key: str, *, or_zero: bool = False) -> Array:
 def semidefinite(matrices: Array, key: str, *, definite: bool = False) -> Array:
     """Symmetrised ``matrices`` (K, d, d), if symmetric and positive semidefinite up to rounding.
 
+    Judged after scaling to a unit diagonal, so that the verdict does not depend on the units of theta.
     A Cholesky factorisation of the matrix plus a rounding-sized ridge settles nearly all cases;
     eigenvalues are computed only to say which matrix is at fault.
     """
-    scale = np.abs(matrices).max(axis=(1, 2))
-    unit = matrices / np.where(scale > 0, scale, 1.0)[:, None, None]
+    diagonal = np.diagonal(matrices, axis1=1, axis2=2)
+    positive(diagonal, key, or_zero=not definite)
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    with np.errstate(over="ignore"):
+        unit = matrices / scale[:, :, None] / scale[:, None, :]
     transposed = np.swapaxes(unit, 1, 2)
+    too_large = (np.abs(unit) > 1 + ROUNDING).any(axis=(1, 2))
+    if too_large.any():
+        raise InvalidReport(
+            f"{key}: matrix of client {int(np.argmax(too_large))} is indefinite: "
+            "an entry is larger than its two diagonal entries allow"
+        )
     skew = np.abs(unit - transposed).max(axis=(1, 2))
-    if (skew > MATRIX_TOLERANCE).any():
+    if (skew > ROUNDING).any():
         raise InvalidReport(f"{key}: matrix of client {int(np.argmax(skew))} is not symmetric")
-    dimension = matrices.shape[1]
-    ridge = -MATRIX_TOLERANCE if definite else MATRIX_TOLERANCE * dimension
     unit = (unit + transposed) / 2
-    shifted = unit + ridge * np.eye(dimension)
+    shift = -SMALLEST_EIGENVALUE if definite else 2 * ROUNDING
     try:
-        np.linalg.cholesky(shifted)
+        np.linalg.cholesky(unit + shift * np.eye(matrices.shape[1]))
     except np.linalg.LinAlgError:
         smallest = np.linalg.eigvalsh(unit)[:, 0]
         worst = int(np.argmin(smallest))
         wanted = "positive definite" if definite else "positive semidefinite"
         raise InvalidReport(
             f"{key}: matrix of client {worst} is not {wanted} "
-            f"(smallest eigenvalue {smallest[worst]:.3g} of its largest entry)"
+            f"(smallest eigenvalue {smallest[worst]:.3g} after scaling to a unit diagonal)"
         ) from None
     result: Array = matrices / 2 + np.swapaxes(matrices, 1, 2) / 2
     return result
 
 
-def square_matrices(value: Any, key: str) -> Array:
+def square_matrices(value: Any, key: str, largest: float = LARGEST_NUMBER) -> Array:
     """``value`` as finite matrices of shape (K, d, d)."""
-    array = finite_array(value, key, (None, None, None))
+    array = finite_array(value, key, (None, None, None), largest)
     if array.shape[1] != array.shape[2]:
         raise InvalidReport(f"{key}: expected square matrices, got shape {array.shape}")
     return array

@@ -8,6 +8,9 @@ Both kernels write, for client k and point j, the symmetric tensor
 each distinct entry once.  ``tuples`` (T, order) lists the coordinates of the distinct entries and
 ``scatter`` (d**order,) says which of them stands at each place of the flattened tensor.
 
+Client k holds rows[starts[k]:stops[k]].  A client that follows itself (a solver asks for pairs of
+client and point, sorted by client) is not prepared twice.
+
 Inner loops run over rows and hold no branches, so that they become vector instructions; the
 exponential is written out for the same reason (the library's is called row by row).
 """
@@ -111,30 +114,31 @@ def _weights(kind, parameter, derivative, eta, response, n, scratch, e, w):
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
-def glm_moments(rows, offsets, response, points, kind, parameter, tuples, scatter, out):
+def glm_moments(rows, starts, stops, response, points, kind, parameter, tuples, scatter, out):
     """v_i = z_i and w_i = w(z_i' theta): rows (N, d), points (1 or K, m, d), out (K, m, d**order)."""
+    if starts.size == 0:
+        return
     d = rows.shape[1]
     n_tuples, order = tuples.shape
-    longest = 0
-    for k in range(offsets.size - 1):
-        longest = max(longest, offsets[k + 1] - offsets[k])
+    longest = (stops - starts).max()
     columns = np.empty((d, longest))
     products = np.empty((n_tuples, longest))
     eta, scratch, e, w = np.empty(longest), np.empty(longest), np.empty(longest), np.empty(longest)
     entries = np.empty(n_tuples)
-    for k in range(offsets.size - 1):
-        start = offsets[k]
-        n = offsets[k + 1] - start
-        for c in range(d):
-            for i in range(n):
-                columns[c, i] = rows[start + i, c]
-        for t in range(n_tuples):
-            for i in range(n):
-                products[t, i] = 1.0 / n
-            for o in range(order):
-                c = tuples[t, o]
+    for k in range(starts.size):
+        start = starts[k]
+        n = stops[k] - start
+        if k == 0 or start != starts[k - 1]:
+            for c in range(d):
                 for i in range(n):
-                    products[t, i] *= columns[c, i]
+                    columns[c, i] = rows[start + i, c]
+            for t in range(n_tuples):
+                for i in range(n):
+                    products[t, i] = 1.0 / n
+                for o in range(order):
+                    c = tuples[t, o]
+                    for i in range(n):
+                        products[t, i] *= columns[c, i]
         own = points[k if points.shape[0] > 1 else 0]
         for j in range(own.shape[0]):
             eta[:n] = 0.0
@@ -153,34 +157,35 @@ def glm_moments(rows, offsets, response, points, kind, parameter, tuples, scatte
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
-def softmax_moments(rows, offsets, projections, points, tuples, scatter, out):
+def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, out):
     """T = (1/n_k) sum_i sum_c p_ic u_ic (x) ... (x) u_ic with u_ic = B_c z_i - sum_b p_ib B_b z_i.
 
     Centred before it is multiplied out, so that a nearly certain class leaves a small positive
     semidefinite matrix and not the rounding error of a difference.  Order 3 is the derivative of
     order 2, because the derivative of p_c is p_c u_c and sum_c p_c u_c = 0.
     """
+    if starts.size == 0:
+        return
     d = rows.shape[1]
     n_classes = projections.shape[0]
     n_tuples, order = tuples.shape
-    longest = 0
-    for k in range(offsets.size - 1):
-        longest = max(longest, offsets[k + 1] - offsets[k])
+    longest = (stops - starts).max()
     columns = np.empty((n_classes, d, longest))  # l_c = B_c z
     share, centred = np.empty((n_classes, longest)), np.empty((d, longest))
     mean = np.empty((d, longest))
     top, total_share, prefix = np.empty(longest), np.empty(longest), np.empty(longest)
     exponent, scratch = np.empty(longest), np.empty(longest)
     entries = np.empty(n_tuples)
-    for k in range(offsets.size - 1):
-        start = offsets[k]
-        n = offsets[k + 1] - start
-        for c in range(n_classes):
-            for a in range(d):
-                columns[c, a, :n] = 0.0
-                for b in range(d):
-                    for i in range(n):
-                        columns[c, a, i] += projections[c, a, b] * rows[start + i, b]
+    for k in range(starts.size):
+        start = starts[k]
+        n = stops[k] - start
+        if k == 0 or start != starts[k - 1]:
+            for c in range(n_classes):
+                for a in range(d):
+                    columns[c, a, :n] = 0.0
+                    for b in range(d):
+                        for i in range(n):
+                            columns[c, a, i] += projections[c, a, b] * rows[start + i, b]
         own = points[k if points.shape[0] > 1 else 0]
         for j in range(own.shape[0]):
             top[:n] = -np.inf

@@ -27,19 +27,14 @@ def check_offsets(value: Any, n_rows: int, key: str = "offsets") -> Offsets:
     return numbers.astype(np.int64)
 
 
-def take(
-    columns: tuple[Array, ...], offsets: Offsets, rows: NDArray[np.intp] | slice
-) -> tuple[tuple[Array, ...], Offsets]:
-    """Rows and offsets of some clients; views of the rows where the clients are consecutive."""
-    if isinstance(rows, slice) and rows.step in (None, 1):
-        start, stop, _ = rows.indices(offsets.size - 1)
-        own = offsets[start : max(stop, start) + 1]
-        return tuple(column[own[0] : own[-1]] for column in columns), own - own[0]
-    clients = np.arange(offsets.size - 1)[rows]
+def gather(
+    columns: dict[str, Array], offsets: Offsets, clients: NDArray[np.intp]
+) -> tuple[dict[str, Array], Offsets]:
+    """Columns and offsets of some clients, in the order given."""
     counts = np.diff(offsets)[clients]
     new = np.concatenate([[0], np.cumsum(counts)])
     index = np.repeat(offsets[clients] - new[:-1], counts) + np.arange(new[-1])
-    return tuple(column[index] for column in columns), new
+    return {name: column[index] for name, column in columns.items()}, new
 
 
 def stack(offsets: list[Offsets]) -> Offsets:

@@ -26,14 +26,16 @@ class ConstantDiagonal(DiagonalCovariance):
     unit_precision: Array
 
     def __post_init__(self) -> None:
-        array = _checks.finite_array(self.unit_precision, "unit_precision", (None, None))
+        array = _checks.finite_array(
+            self.unit_precision, "unit_precision", (None, None), _checks.LARGEST_PRECISION
+        )
         _checks.positive(array, "unit_precision", or_zero=True)
         object.__setattr__(self, "unit_precision", array)
 
     @classmethod
     def from_variances(cls, variances: Array) -> Self:
         """p_k = 1 / v_k from the unit variances v_k (K, d), n_k times the squared standard errors."""
-        array = _checks.finite_array(variances, "variances", (None, None))
+        array = _checks.finite_array(variances, "variances", (None, None), _checks.LARGEST_PRECISION)
         return cls(1.0 / _checks.positive(array, "variances"))
 
     @property
@@ -59,7 +61,7 @@ class ConstantDiagonal(DiagonalCovariance):
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
-        return cls(_checks.read_array(wire, "unit_precision", (None, None)))
+        return cls(_checks.read_key(wire, "unit_precision"))
 
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:
@@ -82,13 +84,13 @@ class ConstantFull(FullCovariance):
     unit_precision: Array
 
     def __post_init__(self) -> None:
-        array = _checks.square_matrices(self.unit_precision, "unit_precision")
+        array = _checks.square_matrices(self.unit_precision, "unit_precision", _checks.LARGEST_PRECISION)
         object.__setattr__(self, "unit_precision", _checks.semidefinite(array, "unit_precision"))
 
     @classmethod
     def from_covariances(cls, covariances: Array) -> Self:
         """P_k = Sigma_k^{-1} from unit covariance matrices (K, d, d), n_k times those of the estimates."""
-        array = _checks.square_matrices(covariances, "covariances")
+        array = _checks.square_matrices(covariances, "covariances", _checks.LARGEST_PRECISION)
         inverse = np.linalg.inv(_checks.semidefinite(array, "covariances", definite=True))
         return cls((inverse + np.swapaxes(inverse, 1, 2)) / 2)
 
@@ -116,7 +118,7 @@ class ConstantFull(FullCovariance):
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
-        return cls(_checks.read_array(wire, "unit_precision", (None, None, None)))
+        return cls(_checks.read_key(wire, "unit_precision"))
 
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:

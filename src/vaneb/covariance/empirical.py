@@ -14,7 +14,8 @@ three classes of the softmax model about 25 ns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations_with_replacement, product
 from typing import ClassVar, Self
@@ -32,7 +33,81 @@ MODELS = ("poisson", "logistic", "negative-binomial")
 
 
 @dataclass(frozen=True, eq=False)
-class EmpiricalGLM(FullCovariance):
+class RaggedInformation(FullCovariance):
+    """What the empirical families share: rows of all clients in one array, and which clients are meant.
+
+    ``take`` only changes ``clients`` (indices into ``offsets``, possibly repeated; all if ``None``):
+    no row is copied, however often a solver picks a client.
+    """
+
+    rows: Array
+    offsets: _ragged.Offsets
+    clients: NDArray[np.intp] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        rows = _checks.finite_array(self.rows, "rows", (None, None))
+        object.__setattr__(self, "rows", np.ascontiguousarray(rows))
+        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
+
+    @property
+    def n_clients(self) -> int:
+        return self.offsets.size - 1 if self.clients is None else self.clients.size
+
+    @property
+    def dimension(self) -> int:
+        return self.rows.shape[1]
+
+    @abstractmethod
+    def _moments(self, points: Array, order: int) -> Array:
+        """The information at ``points`` (order 2) or its derivative (order 3)."""
+
+    def precision(self, points: Array) -> Array:
+        return self._moments(points, 2)
+
+    def precision_gradient(self, points: Array) -> Array:
+        return self._moments(points, 3)
+
+    def _bounds(self) -> tuple[_ragged.Offsets, _ragged.Offsets]:
+        """First row and row after the last of every client."""
+        chosen = slice(None) if self.clients is None else self.clients
+        return self.offsets[:-1][chosen], self.offsets[1:][chosen]
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        clients = np.arange(self.offsets.size - 1) if self.clients is None else self.clients
+        return _checks.unchecked(self, clients=clients[rows])
+
+    #: Names of the arrays that have one entry per row.
+    _per_row: ClassVar[tuple[str, ...]] = ("rows",)
+
+    def _own(self) -> tuple[dict[str, Array], _ragged.Offsets]:
+        """The arrays with one entry per row, and the offsets, of these clients alone."""
+        columns = {name: getattr(self, name) for name in self._per_row}
+        if self.clients is None:
+            return columns, self.offsets
+        return _ragged.gather(columns, self.offsets, self.clients)
+
+    def to_wire(self) -> Wire:
+        columns, offsets = self._own()
+        arrays = {name: column.tolist() for name, column in columns.items()}
+        return {"family": self.family, **self._shared(), **arrays, "offsets": offsets.tolist()}
+
+    @abstractmethod
+    def _shared(self) -> Wire:
+        """What all clients share, as the wire has it; the names are those of fields."""
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        for name in parts[0]._shared():
+            _checks.same_field(parts, name)
+        own = [part._own() for part in parts]
+        columns = {name: np.concatenate([columns[name] for columns, _ in own]) for name in parts[0]._per_row}
+        offsets = _ragged.stack([offsets for _, offsets in own])
+        return _checks.unchecked(parts[0], **columns, offsets=offsets, clients=None)
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalGLM(RaggedInformation):
     """Sigma_k(theta)^{-1} = (1/n_k) sum_i w(z_i'theta) z_i z_i'.
 
     ========================  ===============================================
@@ -53,33 +128,15 @@ class EmpiricalGLM(FullCovariance):
     """
 
     family: ClassVar[str | None] = "empirical-glm"
-    rows: Array
-    offsets: _ragged.Offsets
     model: str
     size: float = 1.0
 
     def __post_init__(self) -> None:
-        rows = _checks.finite_array(self.rows, "rows", (None, None))
+        super().__post_init__()
         if self.model not in MODELS:
             raise InvalidReport(f"model: {self.model!r:.40} is unknown; choose one of {', '.join(MODELS)}")
         size = _checks.positive(_checks.finite_array(self.size, "size", ()), "size")
-        object.__setattr__(self, "rows", np.ascontiguousarray(rows))
-        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
         object.__setattr__(self, "size", float(size))
-
-    @property
-    def n_clients(self) -> int:
-        return self.offsets.size - 1
-
-    @property
-    def dimension(self) -> int:
-        return self.rows.shape[1]
-
-    def precision(self, points: Array) -> Array:
-        return self._moments(points, 2)
-
-    def precision_gradient(self, points: Array) -> Array:
-        return self._moments(points, 3)
 
     def _moments(self, points: Array, order: int) -> Array:
         from vaneb.covariance import _kernels
@@ -89,39 +146,20 @@ class EmpiricalGLM(FullCovariance):
             "logistic": _kernels.LOGISTIC,
             "negative-binomial": _kernels.NEGATIVE_BINOMIAL,
         }[self.model]
-        return glm_moments(self.rows, self.offsets, np.zeros(0), points, kind, self.size, order)
+        return glm_moments(self.rows, self._bounds(), np.zeros(0), points, kind, self.size, order)
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        (own,), offsets = _ragged.take((self.rows,), self.offsets, rows)
-        return _checks.unchecked(self, rows=own, offsets=offsets)
-
-    def to_wire(self) -> Wire:
-        return {
-            "family": self.family,
-            "model": self.model,
-            "size": self.size,
-            "rows": self.rows.tolist(),
-            "offsets": self.offsets.tolist(),
-        }
+    def _shared(self) -> Wire:
+        return {"model": self.model, "size": self.size}
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
         rows = _checks.read_array(wire, "rows", (None, None))
-        offsets = _ragged.check_offsets(_checks.read_key(wire, "offsets"), rows.shape[0])
         size = float(_checks.read_array(wire, "size", ()))
-        return cls(rows, offsets, _checks.read_text(wire, "model"), size)
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        _checks.same_field(parts, "model")
-        _checks.same_field(parts, "size")
-        rows = np.concatenate([part.rows for part in parts])
-        return _checks.unchecked(parts[0], rows=rows, offsets=_ragged.stack([part.offsets for part in parts]))
+        return cls(rows, _checks.read_key(wire, "offsets"), _checks.read_text(wire, "model"), size)
 
 
 @dataclass(frozen=True, eq=False)
-class EmpiricalSoftmax(FullCovariance):
+class EmpiricalSoftmax(RaggedInformation):
     """Multinomial logit whose classes share theta through projections B_c.
 
     With l_ic = B_c z_i, class probabilities p_ic proportional to exp(l_ic'theta) and their mean
@@ -138,29 +176,11 @@ class EmpiricalSoftmax(FullCovariance):
     """
 
     family: ClassVar[str | None] = "empirical-softmax"
-    rows: Array
-    offsets: _ragged.Offsets
     projections: Array
 
     def __post_init__(self) -> None:
-        rows = _checks.finite_array(self.rows, "rows", (None, None))
-        object.__setattr__(self, "rows", np.ascontiguousarray(rows))
-        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
-        object.__setattr__(self, "projections", check_projections(self.projections, rows.shape[1]))
-
-    @property
-    def n_clients(self) -> int:
-        return self.offsets.size - 1
-
-    @property
-    def dimension(self) -> int:
-        return self.rows.shape[1]
-
-    def precision(self, points: Array) -> Array:
-        return self._moments(points, 2)
-
-    def precision_gradient(self, points: Array) -> Array:
-        return self._moments(points, 3)
+        super().__post_init__()
+        object.__setattr__(self, "projections", check_projections(self.projections, self.dimension))
 
     def _moments(self, points: Array, order: int) -> Array:
         from vaneb.covariance import _kernels
@@ -168,33 +188,16 @@ class EmpiricalSoftmax(FullCovariance):
         out, tuples, scatter = _tensor(self.n_clients, points, order)
         flat = out.reshape(*out.shape[:2], -1)
         points = np.ascontiguousarray(points, dtype=np.float64)
-        _kernels.softmax_moments(self.rows, self.offsets, self.projections, points, tuples, scatter, flat)
+        _kernels.softmax_moments(self.rows, *self._bounds(), self.projections, points, tuples, scatter, flat)
         return out
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        (own,), offsets = _ragged.take((self.rows,), self.offsets, rows)
-        return _checks.unchecked(self, rows=own, offsets=offsets)
-
-    def to_wire(self) -> Wire:
-        return {
-            "family": self.family,
-            "projections": self.projections.tolist(),
-            "rows": self.rows.tolist(),
-            "offsets": self.offsets.tolist(),
-        }
+    def _shared(self) -> Wire:
+        return {"projections": self.projections.tolist()}
 
     @classmethod
     def from_wire(cls, wire: Wire) -> Self:
         rows = _checks.read_array(wire, "rows", (None, None))
-        offsets = _ragged.check_offsets(_checks.read_key(wire, "offsets"), rows.shape[0])
-        return cls(rows, offsets, _checks.read_array(wire, "projections", (None, None, None)))
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        _checks.same_field(parts, "projections")
-        rows = np.concatenate([part.rows for part in parts])
-        return _checks.unchecked(parts[0], rows=rows, offsets=_ragged.stack([part.offsets for part in parts]))
+        return cls(rows, _checks.read_key(wire, "offsets"), _checks.read_key(wire, "projections"))
 
 
 def constant_information(rows: Array, offsets: _ragged.Offsets, weight: float = 1.0) -> ConstantFull:
@@ -217,7 +220,7 @@ def check_projections(value: Array, dimension: int) -> Array:
 
 def glm_moments(
     rows: Array,
-    offsets: _ragged.Offsets,
+    bounds: tuple[_ragged.Offsets, _ragged.Offsets],
     responses: Array,
     points: Array,
     kind: int,
@@ -226,15 +229,15 @@ def glm_moments(
 ) -> Array:
     """(1/n_k) sum_i w_i z_i z_i' (order 2) or its derivative (order 3), at points (1 or K, m, d).
 
+    Client k holds the rows from ``bounds[0][k]`` to before ``bounds[1][k]``.
     ``responses`` (N,) is read by the weights of scores only and may be empty for the others.
     """
     from vaneb.covariance import _kernels
 
-    out, tuples, scatter = _tensor(offsets.size - 1, points, order)
+    out, tuples, scatter = _tensor(bounds[0].size, points, order)
     flat = out.reshape(*out.shape[:2], -1)
     points = np.ascontiguousarray(points, dtype=np.float64)
-    responses = np.ascontiguousarray(responses)
-    _kernels.glm_moments(rows, offsets, responses, points, kind, parameter, tuples, scatter, flat)
+    _kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, tuples, scatter, flat)
     return out
 
 

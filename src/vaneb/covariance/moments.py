@@ -178,7 +178,7 @@ class MomentSoftmax(FullCovariance):
     def _in_blocks(self, points: Array, order: int) -> Array:
         k, m, d = self.n_clients, points.shape[1], self.dimension
         out = np.empty((k, m) + (d,) * order)
-        clients = max(1, PAIRS_AT_ONCE // m)
+        clients = max(1, PAIRS_AT_ONCE // max(1, m))
         for start in range(0, k, clients):
             block = slice(start, start + clients)
             own = points if points.shape[0] == 1 else points[block]

@@ -40,5 +40,5 @@ def told_to_user() -> Iterator[None]:
         complain(f"error: {error}")
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     except KeyboardInterrupt:
-        complain("interrupted: nothing was written.")
+        complain("interrupted.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -134,25 +134,17 @@ def _check(
 
 
 def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     prior, certificate = model.prior_, getattr(model, "certificate_", None)
-    flagged = sum(1 for flag in posterior.flag if flag)
-    rows = [
-        ("clients", f"{len(posterior):,}"),
-        ("parameters", f"{prior.dimension}"),
-        ("atoms", f"{len(prior.weights)}"),
-        (
-            "spread",
-            "none" if prior.spread is None else " ".join(f"{s:.3g}" for s in prior.spread.diagonal() ** 0.5),
-        ),
-        ("certificate", "prior was given" if certificate is None else str(certificate)),
-        ("average shrinkage", f"{posterior.shrinkage.mean():.3f}"),
-        ("flagged clients", f"{flagged:,}"),
-        ("seconds", f"{seconds:.1f}"),
-    ]
-    table = Table(show_header=False, box=None)
-    for name, value in rows:
-        table.add_row(name, value)
-    Console(highlight=False).print(table)
+    spread = "none" if prior.spread is None else " ".join(f"{v**0.5:.3g}" for v in prior.spread.diagonal())
+    rows = {
+        "clients": f"{len(posterior):,}",
+        "parameters": f"{prior.dimension}",
+        "atoms": f"{len(prior.weights)}",
+        "spread (sd)": spread,
+        "certificate": "none, the prior was given" if certificate is None else str(certificate),
+        "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
+        "flagged clients": f"{sum(map(bool, posterior.flag)):,}",
+        "seconds": f"{seconds:.1f}",
+    }
+    for name, value in rows.items():
+        print(f"{name:<18} {value}")

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import blocks, map_blocks
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior
@@ -118,9 +118,24 @@ class Posterior:
         """Credible interval of each parameter of each client: lower (K, d), upper (K, d)."""
         if not 0 < level < 1:
             raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
-        from vaneb.quantiles import mixture_quantiles
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
-        return mixture_quantiles(self, (1 - level) / 2), mixture_quantiles(self, (1 + level) / 2)
+    def quantile(self, probability: float) -> Array:
+        """Quantile of each parameter of each client, (K, d); see ``vaneb.quantiles`` for discrete priors."""
+        if not 0 < probability < 1:
+            raise InvalidOption(f"a quantile's probability must lie between 0 and 1, not {probability}")
+        if self.prior.spread is None:
+            from scipy.special import ndtri
+
+            return self.mean + ndtri(probability) * self.sd
+        from vaneb.quantiles import quantiles_of_block
+
+        def block(rows: slice) -> Array:
+            part = self.likelihood.take(rows)
+            shares = _responsibilities(part, self.prior)[1]
+            return quantiles_of_block(shares, *part.components(self.prior.atoms), np.array([probability]))[0]
+
+        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
 
     @cached_property
     def shrinkage(self) -> Array:
@@ -152,6 +167,45 @@ class Posterior:
             ";".join([s for s in (said, UNEXPLAINED if odd else "") if s and s != "ok"])
             for said, odd in zip(status, strange, strict=True)
         )
+
+    def false_sign_rate(self) -> Array:
+        """Posterior probability that a parameter does not have the sign of its estimate, (K, d)."""
+        from scipy.special import ndtr
+
+        def block(rows: slice) -> Array:
+            part = self.likelihood.take(rows)
+            shares = _responsibilities(part, self.prior)[1]
+            within = part.components(self.prior.atoms)
+            sd = np.sqrt(np.diagonal(within.covariance, axis1=2, axis2=3))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                z = within.mean / sd
+            # A point at zero has neither sign.
+            below = np.where(sd > 0, ndtr(-z), (within.mean <= 0).astype(float))
+            above = np.where(sd > 0, ndtr(z), (within.mean >= 0).astype(float))
+            wrong = np.where(self.mean[rows][:, None, :] >= 0, below, above)
+            return np.einsum("km,kmi->ki", shares, np.broadcast_to(wrong, (len(shares), *wrong.shape[1:])))
+
+        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
+
+    def sample(self, size: int, rng: np.random.Generator) -> Array:
+        """Draws from each client's posterior, (size, K, d)."""
+        draws = np.empty((size, len(self), self.prior.dimension))
+        for rows in blocks(len(self), ROWS):
+            part = self.likelihood.take(rows)
+            shares = _responsibilities(part, self.prior)[1]
+            within = part.components(self.prior.atoms)
+            k, m, d = *shares.shape, self.prior.dimension
+            means = np.broadcast_to(within.mean, (k, m, d))
+            values, vectors = np.linalg.eigh(within.covariance)
+            roots = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+            roots = np.broadcast_to(roots, (k, m, d, d))
+            edges = shares.cumsum(axis=1)
+            everyone = np.arange(k)
+            for draw in range(size):
+                pick = (rng.random((k, 1)) * edges[:, -1:] > edges).sum(axis=1)
+                noise = np.einsum("kil,kl->ki", roots[everyone, pick], rng.standard_normal((k, d)))
+                draws[draw, rows] = means[everyone, pick] + noise
+        return draws
 
     def __repr__(self) -> str:
         return (

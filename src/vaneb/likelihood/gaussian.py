@@ -129,6 +129,12 @@ class ConstantGaussian:
         return self.base_precision[:, :, None] * np.eye(self.dimension)
 
     @cached_property
+    def _clients_last(self) -> tuple[Array, Array]:
+        """Estimates (d, K) and precisions (d, K) or (d, d, K): what a loop over clients reads in a row."""
+        order = (*range(1, self.precision.ndim), 0)
+        return np.ascontiguousarray(self.estimates.T), np.ascontiguousarray(self.precision.transpose(order))
+
+    @cached_property
     def constant(self) -> Array:
         """1/2 log det P_k - rank/2 log 2 pi + offset."""
         log_determinant, rank = log_pseudo_determinant(self.base_precision)
@@ -164,11 +170,12 @@ class ConstantGaussian:
 
         loop = kernels.ascent_diagonal if self.precision.ndim == 2 else kernels.ascent_full
         floor = kernels.SKIP - np.log(self.n_clients)
-        x, precision, atoms_t = self.estimates, self.precision, _transposed(atoms)
+        x_t, precision_t = self._clients_last
         constant = self.constant + log_weights
+        atoms = np.ascontiguousarray(atoms, dtype=np.float64)
 
         def block(rows: slice) -> tuple[Array, ...]:
-            return loop(x[rows], precision[rows], constant[rows], floor, atoms_t, curvature)
+            return loop(x_t[:, rows], precision_t[..., rows], constant[rows], floor, atoms, curvature)
 
         value, gradient, outer, information = map(sum, zip(*map_blocks(block, self.n_clients), strict=True))
         return Ascent(value, gradient, mirror(outer) if curvature else None, mirror(information))

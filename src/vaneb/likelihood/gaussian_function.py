@@ -28,7 +28,7 @@ from vaneb.likelihood.seam import Array, Ascent, Components
 #: Doubles that a block of pairs may take.
 BLOCK = 1 << 21
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
-SKIP = -40.0
+SKIP = -28.0
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,14 @@ import math
 import numpy as np
 from numba import njit
 
+from vaneb.local.vector_math import exp
+
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
-SKIP = -40.0
+SKIP = -28.0
+#: Clients handled together: a strip of everything about them stays in the first-level cache.
+STRIP = 128
+#: Sums may be taken in any order (several at a time); nothing else about arithmetic is loosened.
+REORDER = {"reassoc", "contract"}
 
 
 @njit(cache=True, inline="always")
@@ -68,69 +74,121 @@ def log_likelihood_full(x, precision, constant, atoms_t, out):
 
 
 @njit(cache=True, nogil=True)
-def ascent_diagonal(x, precision, constant, floor, atoms_t, curvature):
+def _exponentials(log_share, count):
+    """log_share <- exp(log_share).  Apart from the sums: their reordering would break ``exp``'s rounding."""
+    for k in range(count):
+        log_share[k] = exp(log_share[k])
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
     """Sums over clients for a diagonal precision: value, gradient, outer, information (diagonal).
 
-    With s_k = P_k (x_k - a) and r_kj the exponential of the row: gradient = sum r s, information = sum r P,
-    outer = sum r s s' (lower triangle, only if ``curvature``).  Pairs with log r < floor are skipped.
+    With s_k = P_k (x_k - a) and r_kj = exp(constant_k - 1/2 sum_i P_ki (x_ki - a_ji)^2):
+    gradient = sum r s, information = sum r P, outer = sum r s s' (lower triangle, only if ``curvature``).
+    Clients are taken STRIP at a time; a strip in which every log r < floor is skipped.
     """
-    d, m = atoms_t.shape
+    d, n_clients = x_t.shape
+    m = atoms.shape[0]
     value = np.zeros(m)
     gradient = np.zeros((m, d))
     information = np.zeros((m, d))
     outer = np.zeros((m if curvature else 0, d, d))
-    row = np.empty(m)
-    s = np.empty(d)
-    for k in range(x.shape[0]):
-        _diagonal_row(x[k], precision[k], constant[k], atoms_t, row)
+    share = np.empty(STRIP)
+    score = np.empty((d, STRIP))
+    for start in range(0, n_clients, STRIP):
+        count = min(STRIP, n_clients - start)
         for j in range(m):
-            if row[j] < floor:
-                continue
-            r = math.exp(row[j])
-            value[j] += r
+            for k in range(count):
+                share[k] = constant[start + k]
             for i in range(d):
-                p = precision[k, i]
-                s[i] = p * (x[k, i] - atoms_t[i, j])
-                gradient[j, i] += r * s[i]
-                information[j, i] += r * p
+                a = atoms[j, i]
+                for k in range(count):
+                    t = x_t[i, start + k] - a
+                    s = precision_t[i, start + k] * t
+                    score[i, k] = s
+                    share[k] -= 0.5 * s * t
+            top = share[0]
+            for k in range(count):
+                top = max(top, share[k])
+            if top < floor:
+                continue
+            _exponentials(share, count)
+            total = 0.0
+            for k in range(count):
+                total += share[k]
+            value[j] += total
+            for i in range(d):
+                slope = 0.0
+                weight = 0.0
+                for k in range(count):
+                    slope += share[k] * score[i, k]
+                    weight += share[k] * precision_t[i, start + k]
+                gradient[j, i] += slope
+                information[j, i] += weight
             if curvature:
                 for i in range(d):
-                    rs = r * s[i]
                     for l in range(i + 1):
-                        outer[j, i, l] += rs * s[l]
+                        product = 0.0
+                        for k in range(count):
+                            product += share[k] * score[i, k] * score[l, k]
+                        outer[j, i, l] += product
     return value, gradient, outer, information
 
 
-@njit(cache=True, nogil=True)
-def ascent_full(x, precision, constant, floor, atoms_t, curvature):
-    """As ``ascent_diagonal`` for full precisions; information is (m, d, d), lower triangle only."""
-    d, m = atoms_t.shape
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
+    """As ``ascent_diagonal`` for full precisions (d, d, K); information is (m, d, d), lower triangle only."""
+    d, n_clients = x_t.shape
+    m = atoms.shape[0]
     value = np.zeros(m)
     gradient = np.zeros((m, d))
     information = np.zeros((m, d, d))
     outer = np.zeros((m if curvature else 0, d, d))
-    row = np.empty(m)
-    s = np.empty(d)
-    for k in range(x.shape[0]):
-        _full_row(x[k], precision[k], constant[k], atoms_t, row)
+    share = np.empty(STRIP)
+    score = np.empty((d, STRIP))
+    for start in range(0, n_clients, STRIP):
+        count = min(STRIP, n_clients - start)
         for j in range(m):
-            if row[j] < floor:
-                continue
-            r = math.exp(row[j])
-            value[j] += r
+            for k in range(count):
+                share[k] = constant[start + k]
             for i in range(d):
-                t = 0.0
+                for k in range(count):
+                    score[i, k] = 0.0
                 for l in range(d):
-                    t += precision[k, i, l] * (x[k, l] - atoms_t[l, j])
-                s[i] = t
-                gradient[j, i] += r * t
+                    a = atoms[j, l]
+                    for k in range(count):
+                        score[i, k] += precision_t[i, l, start + k] * (x_t[l, start + k] - a)
+                a = atoms[j, i]
+                for k in range(count):
+                    share[k] -= 0.5 * score[i, k] * (x_t[i, start + k] - a)
+            top = share[0]
+            for k in range(count):
+                top = max(top, share[k])
+            if top < floor:
+                continue
+            _exponentials(share, count)
+            total = 0.0
+            for k in range(count):
+                total += share[k]
+            value[j] += total
+            for i in range(d):
+                slope = 0.0
+                for k in range(count):
+                    slope += share[k] * score[i, k]
+                gradient[j, i] += slope
                 for l in range(i + 1):
-                    information[j, i, l] += r * precision[k, i, l]
+                    weight = 0.0
+                    for k in range(count):
+                        weight += share[k] * precision_t[i, l, start + k]
+                    information[j, i, l] += weight
             if curvature:
                 for i in range(d):
-                    rs = r * s[i]
                     for l in range(i + 1):
-                        outer[j, i, l] += rs * s[l]
+                        product = 0.0
+                        for k in range(count):
+                            product += share[k] * score[i, k] * score[l, k]
+                        outer[j, i, l] += product
     return value, gradient, outer, information
 
 

@@ -36,10 +36,10 @@ def climb(
     starts: Array,
     log_weights: Array,
     *,
-    steps: int = 30,
-    precision: float = 1e-3,
+    steps: int = 40,
+    gain: float = 1e-6,
 ) -> Maxima:
-    """Climb from ``starts`` (m, d) until each step promises a relative gain below ``precision**2``."""
+    """Climb from ``starts`` (m, d) until the next step promises to raise D by less than ``gain``."""
     points = np.array(starts, dtype=float)
     sums = likelihood.ascent(points, log_weights)
     done = np.zeros(len(points), dtype=bool)
@@ -49,7 +49,7 @@ def climb(
     move = _direction(sums, np.zeros(len(points), dtype=bool))
     for _ in range(steps):
         promise = np.einsum("mi,mi->m", sums.gradient, move)
-        done |= promise <= precision**2 * np.maximum(sums.value, 1e-300)
+        done |= promise <= gain
         live = np.flatnonzero(~done)
         if len(live) == 0:
             break

@@ -12,6 +12,9 @@ from vaneb.npmle.support import starting_points
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
 LOOKED_AT = 400
 CLIMBED = 40
+STEPS = 20
+#: Effort of the search that a certificate rests on.
+THOROUGH = 3.0
 
 
 def search(
@@ -21,15 +24,20 @@ def search(
     candidates: Array,
     rng: np.random.Generator,
     *,
-    looked_at: int = LOOKED_AT,
-    climbed: int = CLIMBED,
+    tol: float,
+    effort: float = 1.0,
 ) -> Maxima:
-    """Local maxima of D climbed to from the atoms and from the best of a random set of candidates."""
+    """Local maxima of D climbed to from the atoms and from the best of a random set of candidates.
+
+    ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be.
+    """
+    looked_at, climbed = int(effort * LOOKED_AT), int(effort * CLIMBED)
     log_weights = client_log_weights(log_density)
     chosen = candidates[rng.choice(len(candidates), min(looked_at, len(candidates)), replace=False)]
     value = likelihood.ascent(chosen, log_weights, curvature=False).value
     best = np.argsort(-value, kind="stable")[:climbed]
-    return climb(likelihood, np.concatenate([atoms, chosen[best]]), log_weights)
+    starts = np.concatenate([atoms, chosen[best]])
+    return climb(likelihood, starts, log_weights, steps=int(effort * STEPS), gain=0.02 * tol)
 
 
 def certify(
@@ -45,7 +53,7 @@ def certify(
     if candidates is None:
         candidates = starting_points(likelihood)
     density = log_mixture(likelihood, atoms, weights)
-    maxima = search(likelihood, atoms, density, candidates, rng, looked_at=3 * LOOKED_AT, climbed=3 * CLIMBED)
+    maxima = search(likelihood, atoms, density, candidates, rng, tol=tol, effort=THOROUGH)
     return certificate_of(maxima, tol)
 
 

@@ -39,6 +39,7 @@ def certified(
     max_rounds: int = 60,
     progress: Progress | None = None,
     start: tuple[Array, Array] | None = None,
+    effort: float = 1.0,
 ) -> Fit:
     """The NPMLE under ``likelihood`` to a gap of ``tol``.
 
@@ -46,13 +47,15 @@ def certified(
     ----------
     start : (atoms, weights), optional
         Where to start from instead of a covering subset of the clients' estimates.
+    effort : float
+        Scales how widely each round looks for new atoms.
     """
     rng = np.random.default_rng(0) if rng is None else rng
     n_clients = likelihood.n_clients
     trace: list[Step] = []
     if n_clients > 2 * FIRST_LOOK:
         part = likelihood.take(np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False)))
-        first = certified(part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start)
+        first = certified(part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start, effort=effort)
         start, trace = (first.atoms, first.weights), list(first.trace)
     candidates = starting_points(likelihood)
     if start is None:
@@ -64,17 +67,11 @@ def certified(
 
     best: Certificate | None = None
     for done in range(max_rounds):
-        maxima = cert.search(likelihood, atoms, density, candidates, rng)
+        maxima = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort)
         found = cert.certificate_of(maxima, tol)
         if found.reached:
             wide = cert.search(
-                likelihood,
-                atoms,
-                density,
-                candidates,
-                rng,
-                looked_at=2 * cert.LOOKED_AT,
-                climbed=2 * cert.CLIMBED,
+                likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
             )
             if wide.gap.max() > maxima.gap.max():
                 maxima, found = wide, cert.certificate_of(wide, tol)
@@ -91,7 +88,7 @@ def certified(
             likelihood, np.concatenate([atoms, new]), start_weights, max(0.1 * tol, min(1e-3, 0.01 * found.gap))
         )
     assert best is not None
-    return _tidied(likelihood, Fit(atoms, weights, best, tuple(trace), float(density.mean())), candidates, rng)
+    return _tidied(likelihood, Fit(atoms, weights, best, tuple(trace), float(density.mean())), candidates, rng, effort)
 
 
 def _solved(
@@ -105,7 +102,7 @@ def _solved(
     return atoms[keep], weights[keep], density
 
 
-def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.Generator) -> Fit:
+def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.Generator, effort: float) -> Fit:
     """Near-equal atoms made one, if the result is as good by the same measure."""
     scale = _local_scale(likelihood, fit)
     atoms, weights = merged(fit.atoms, fit.weights, scale, 5 * SAME)
@@ -114,7 +111,7 @@ def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.
     tol = fit.certificate.tolerance
     atoms, weights, density = _solved(likelihood, atoms, weights, 0.1 * tol)
     maxima = cert.search(
-        likelihood, atoms, density, candidates, rng, looked_at=2 * cert.LOOKED_AT, climbed=2 * cert.CLIMBED
+        likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
     )
     certificate = cert.certificate_of(maxima, tol)
     if certificate.gap > max(fit.certificate.gap, tol):

@@ -1,0 +1,195 @@
+"""VANEB and the estimators it is compared with: all ``fit(reports)`` and ``personalize(reports)``.
+
+Every estimator follows scikit-learn's conventions: options are stored as given, ``get_params`` /
+``set_params`` / ``clone`` work, and what a fit learned ends in an underscore.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+import numpy as np
+
+from vaneb.errors import InvalidOption
+from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.npmle.certificate import certify
+from vaneb.npmle.certified import certified
+from vaneb.npmle.fit import Certificate, Fit, Progress, Step
+from vaneb.npmle.pseudo_em import algorithm_1
+from vaneb.npmle.smooth import SmoothChoice, choose_spread
+from vaneb.posterior import Posterior, posterior
+from vaneb.prior import Prior
+
+SOLVERS = ("certified", "pseudo-em", "grid")
+
+
+class Estimator:
+    """Options in, fitted attributes out."""
+
+    @classmethod
+    def _parameter_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def set_params(self, **parameters: Any) -> Self:
+        for name, value in parameters.items():
+            if name not in self._parameter_names():
+                raise InvalidOption(
+                    f"{type(self).__name__} has no option {name!r}; it has {', '.join(self._parameter_names())}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"{type(self).__name__}({options})"
+
+
+def as_likelihood(clients: Any) -> Likelihood:
+    """Reports, or anything that already is a likelihood."""
+    return clients.likelihood() if hasattr(clients, "likelihood") else clients
+
+
+def labels(clients: Any) -> dict[str, tuple]:
+    return {
+        "ids": tuple(getattr(clients, "ids", ())),
+        "names": tuple(getattr(clients, "names", ())),
+        "status": tuple(getattr(clients, "status", ())),
+    }
+
+
+class VANEB(Estimator):
+    """Variance-aware nonparametric empirical Bayes.
+
+    Parameters
+    ----------
+    solver : "certified", "pseudo-em" or "grid"
+        "certified": atoms and weights until the gap is below ``tol``.  "pseudo-em": the paper's Algorithm 1.
+        "grid": weights over a grid that covers the estimates.
+    smooth : "auto", 0 or "off", or a (d, d) matrix
+        Spread of the components: chosen by held-out likelihood, none, or given.
+    tol : float
+        Largest gap D, i.e. loss in average log-likelihood, that is accepted.
+    iterations : int
+        Pseudo-EM iterations (``solver="pseudo-em"``).
+    seed : int
+        For starting points and subsets of clients.
+
+    Attributes
+    ----------
+    prior_ : Prior
+    certificate_ : Certificate
+    trace_ : tuple of Step
+    smooth_ : SmoothChoice or None
+    log_likelihood_ : average over clients.
+    """
+
+    def __init__(
+        self,
+        solver: str = "certified",
+        smooth: str | float | Array | None = "auto",
+        tol: float = 1e-4,
+        iterations: int = 50,
+        seed: int = 0,
+    ) -> None:
+        self.solver = solver
+        self.smooth = smooth
+        self.tol = tol
+        self.iterations = iterations
+        self.seed = seed
+
+    prior_: Prior
+    certificate_: Certificate
+    trace_: tuple[Step, ...]
+    smooth_: SmoothChoice | None
+    log_likelihood_: float
+
+    @classmethod
+    def from_prior(cls, prior: Prior) -> Self:
+        """A model with a prior that was fitted before: it personalises, it need not be fitted."""
+        model = cls()
+        model.prior_ = prior
+        return model
+
+    def fit(self, clients: Any, progress: Progress | None = None) -> Self:
+        """Learn the population from ``clients``: ``Reports``, or any likelihood."""
+        self._check()
+        likelihood = as_likelihood(clients)
+        rng = np.random.default_rng(self.seed)
+        names = tuple(getattr(clients, "names", ()))
+        spread, single = self._spread(likelihood, rng, progress)
+        if single is not None:
+            smoothed = likelihood.smoothed(single.spread)
+            certificate = certify(smoothed, single.atoms, single.weights, rng, tol=self.tol)
+            from vaneb.npmle.fit import log_mixture
+
+            value = float(log_mixture(smoothed, single.atoms, single.weights).mean())
+            step = Step(value, 1, certificate.gap)
+            fit = Fit(single.atoms, single.weights, certificate, (step,), value)
+            spread = single.spread
+        else:
+            fit = self._solve(likelihood.smoothed(spread), rng, progress)
+        self.prior_ = Prior(fit.atoms, fit.weights, spread, names)
+        self.certificate_, self.trace_ = fit.certificate, fit.trace
+        self.log_likelihood_ = fit.log_likelihood
+        return self
+
+    def personalize(self, clients: Any) -> Posterior:
+        """Each client's own posterior; ``clients`` may be ones that the fit has not seen."""
+        if not hasattr(self, "prior_"):
+            raise InvalidOption("fit the model first: VANEB().fit(reports), or VANEB.from_prior(prior)")
+        return posterior(as_likelihood(clients), self.prior_, **labels(clients))
+
+    def _check(self) -> None:
+        if self.solver not in SOLVERS:
+            raise InvalidOption(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
+        if not (np.isfinite(self.tol) and self.tol > 0):
+            raise InvalidOption(f"tol must be positive, not {self.tol}")
+        if isinstance(self.smooth, str) and self.smooth not in ("auto", "off"):
+            raise InvalidOption(f'smooth must be "auto", "off", 0 or a covariance matrix, not {self.smooth!r}')
+
+    def _spread(
+        self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None
+    ) -> tuple[Array | None, Prior | None]:
+        """The spread to fit with, and the finished prior where a single Gaussian was chosen."""
+        self.smooth_ = None
+        if self.smooth is None or (isinstance(self.smooth, str) and self.smooth == "off"):
+            return None, None
+        if not isinstance(self.smooth, str):
+            spread = np.asarray(self.smooth, dtype=float)
+            if spread.ndim == 0 and spread == 0:
+                return None, None
+            if spread.ndim == 0:
+                spread = spread * np.eye(likelihood.dimension)
+            return Prior(np.zeros((1, likelihood.dimension)), np.ones(1), spread).spread, None
+        if likelihood.n_clients < 2:
+            return None, None
+        diagonal = diagonal_spread(likelihood)
+        self.smooth_ = choose_spread(likelihood, diagonal=diagonal, rng=rng, progress=progress)
+        if self.smooth_.single:
+            from vaneb.npmle.gaussian_prior import gaussian_prior
+
+            return self.smooth_.spread, gaussian_prior(likelihood, diagonal=diagonal)
+        return self.smooth_.spread, None
+
+    def _solve(self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None) -> Fit:
+        if self.solver == "pseudo-em":
+            return algorithm_1(
+                likelihood, iterations=self.iterations, tol=self.tol, rng=rng, progress=progress
+            )
+        if self.solver == "grid":
+            from vaneb.npmle.grid import grid_npmle
+
+            return grid_npmle(likelihood, tol=self.tol, rng=rng)
+        return certified(likelihood, tol=self.tol, rng=rng, progress=progress)
+
+
+def diagonal_spread(likelihood: Likelihood) -> bool:
+    """Should Gamma be diagonal?  Yes where a full one has too many entries for the clients at hand."""
+    d, entries = likelihood.dimension, likelihood.dimension * (likelihood.dimension + 1) // 2
+    if likelihood.n_clients < 5 * entries or d > 30:
+        return True
+    return likelihood.local_precision().ndim == 2 and d > 4

@@ -41,7 +41,11 @@ def as_covariance_function(
     place: Place,
 ) -> CovarianceFunction:
     """Unit precisions as a function, from the one form that was given."""
-    forms = {"covariance": covariance, "standard_errors": standard_errors, "precision": precision}
+    forms: dict[str, Any] = {
+        "covariance": covariance,
+        "standard_errors": standard_errors,
+        "precision": precision,
+    }
     given = {name: value for name, value in forms.items() if value is not None}
     if len(given) != 1:
         problem = "given together" if given else "none of them given"
@@ -184,9 +188,9 @@ def _inverted(covariances: Array, place: Place) -> Array:
     return inverse
 
 
-def _inverted_triangles(factor: Array) -> Array:
+def _inverted_triangles(factor: NDArray[np.floating[Any]]) -> Array:
     """L^{-1} by forward substitution, all matrices at once: three times as fast as a general inverse."""
-    inverse = np.zeros_like(factor)
+    inverse = np.zeros(factor.shape)
     for i in range(factor.shape[1]):
         inverse[:, i, i] = 1.0
         inverse[:, i, :i] = -np.einsum("kj,kjl->kl", factor[:, i, :i], inverse[:, :i, :i])

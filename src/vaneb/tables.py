@@ -166,13 +166,16 @@ def _read_parquet(path: Path, covariance_given: bool, names: Sequence[str] | Non
             found = layout.find_layout(
                 file.schema_arrow.names, covariance_given=covariance_given, names=names
             )
-            return file.read(columns=_used(found)), found
-    except pa.ArrowException as error:
-        raise InvalidReport(f"{path}: not a Parquet file that can be read ({_first_line(error)}).") from None
+            table = file.read(columns=_used(found))
+        table.validate(full=True)
+        return table, found
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        reason = _first_line(error)
     except OSError as error:
-        if error.errno is not None:
+        if error.errno is not None:  # the file system's complaint, not pyarrow's
             raise
-        raise InvalidReport(f"{path}: not a Parquet file that can be read ({_first_line(error)}).") from None
+        reason = _first_line(error)
+    raise InvalidReport(f"{path}: not a Parquet file that can be read ({reason}).")
 
 
 def _read_csv(path: Path, covariance_given: bool, names: Sequence[str] | None) -> tuple[pa.Table, Layout]:

@@ -159,6 +159,16 @@ def test_missing_value_of_a_frame_is_named() -> None:
         Reports(pl.DataFrame({"client": [7], "theta_age": ["x"], "se_age": [1.0]}))
 
 
+def test_frames_that_cannot_be_read_are_refused() -> None:
+    with pytest.raises(InvalidReport, match="LazyFrame is neither an array nor .* collect it first"):
+        Reports(pl.DataFrame(FRAME).lazy())
+    twice = pd.DataFrame([[1, 1.0, 1.0, 2.0]], columns=["client", "theta_a", "se_a", "se_a"])
+    with pytest.raises(InvalidReport, match=r"'se_a' 2 times"):
+        Reports(twice)
+    with pytest.raises(InvalidReport, match="column client: missing"):
+        Reports(pd.DataFrame(FRAME).set_index("client"))
+
+
 def test_a_frame_and_an_argument_may_not_both_give_the_uncertainty() -> None:
     with pytest.raises(InvalidReport, match=r"columns cov_.*also given"):
         Reports(pd.DataFrame(FRAME), covariance=COV)

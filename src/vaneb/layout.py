@@ -143,7 +143,15 @@ def columns_of_frame(
     """Read a pandas or polars data frame, or a pyarrow table, laid out as a table of reports."""
     import narwhals as nw
 
-    table = nw.from_native(frame, eager_only=True)
+    try:
+        table = nw.from_native(frame, eager_only=True)
+    except TypeError:
+        raise InvalidReport(
+            f"theta_hat: {type(frame).__name__} is neither an array nor a pandas, polars or pyarrow table in "
+            "memory. Convert it, or collect it first."
+        ) from None
+    except nw.exceptions.DuplicateError as error:
+        raise InvalidReport(f"theta_hat: {error}. Rename or remove columns.") from None
     columns = [str(column) for column in table.columns]
     layout = find_layout(columns, covariance_given=covariance_given, names=names)
 

@@ -163,7 +163,7 @@ class Reports:
         precision: ArrayLike | None = None,
         status: Sequence[str] | None = None,
     ) -> None:
-        if hasattr(theta_hat, "columns") or hasattr(theta_hat, "column_names"):
+        if any(hasattr(type(theta_hat), name) for name in ("columns", "column_names")):
             from vaneb.layout import columns_of_frame
 
             columns = columns_of_frame(theta_hat, covariance_given=isinstance(covariance, CovarianceFunction))

@@ -160,7 +160,7 @@ def test_missing_value_of_a_frame_is_named() -> None:
 
 
 def test_frames_that_cannot_be_read_are_refused() -> None:
-    with pytest.raises(InvalidReport, match="LazyFrame is neither an array nor .* collect it first"):
+    with pytest.raises(InvalidReport, match=r"LazyFrame is neither an array nor .* collect it first"):
         Reports(pl.DataFrame(FRAME).lazy())
     twice = pd.DataFrame([[1, 1.0, 1.0, 2.0]], columns=["client", "theta_a", "se_a", "se_a"])
     with pytest.raises(InvalidReport, match=r"'se_a' 2 times"):

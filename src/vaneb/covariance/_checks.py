@@ -118,6 +118,15 @@ def semidefinite(matrices: Array, key: str, *, definite: bool = False) -> Array:
     return result
 
 
+def inverse(matrices: Array) -> Array:
+    """Inverses of positive definite matrices (K, d, d), in units that make their diagonals one."""
+    scale = np.sqrt(np.diagonal(matrices, axis1=1, axis2=2))
+    outer = scale[:, :, None] * scale[:, None, :]
+    inverted = np.linalg.inv(matrices / outer) / outer
+    result: Array = (inverted + np.swapaxes(inverted, 1, 2)) / 2
+    return result
+
+
 def square_matrices(value: Any, key: str, largest: float = LARGEST_NUMBER) -> Array:
     """``value`` as finite matrices of shape (K, d, d)."""
     array = finite_array(value, key, (None, None, None), largest)

@@ -12,10 +12,10 @@ from vaneb.covariance._kernels import EXPONENT_LIMIT_LOW, exponentials
 #: The trapezoid rule with step h is wrong by about exp(-2 pi^2 / h^2) for the Gaussian factor and by
 #: exp(-2 pi^2 / (h rate)) for the softmax, whose poles lie pi / rate off the real axis when one unit
 #: moves a logit difference by ``rate``; both times a polynomial of the order of pole and moment.
-WIDEST_STEP = 0.9
-#: By number of axes: largest step * rate, standard deviations that the nodes reach, most nodes on a side.
-#: One axis is cheap and gets relative errors near 1e-9; with more it is 1e-6, in the gradient 1e-5.
-RULES = {1: (0.6, 8.0, 240), 2: (1.0, 6.0, 120), 3: (1.0, 6.0, 120)}
+#: By number of axes: largest step, largest step * rate, standard deviations that the nodes reach, most
+#: nodes on a side.  One axis is cheap and gets relative errors near 1e-9; with more it is 1e-6, in the
+#: gradient 2e-5.
+RULES = {1: (0.6, 0.6, 8.0, 240), 2: (0.9, 1.0, 6.0, 120), 3: (0.9, 1.0, 6.0, 120)}
 #: More than three axes would need more nodes than anyone waits for.
 MOST_AXES = len(RULES)
 

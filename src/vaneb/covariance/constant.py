@@ -91,8 +91,7 @@ class ConstantFull(FullCovariance):
     def from_covariances(cls, covariances: Array) -> Self:
         """P_k = Sigma_k^{-1} from unit covariance matrices (K, d, d), n_k times those of the estimates."""
         array = _checks.square_matrices(covariances, "covariances", _checks.LARGEST_PRECISION)
-        inverse = np.linalg.inv(_checks.semidefinite(array, "covariances", definite=True))
-        return cls((inverse + np.swapaxes(inverse, 1, 2)) / 2)
+        return cls(_checks.inverse(_checks.semidefinite(array, "covariances", definite=True)))
 
     @property
     def n_clients(self) -> int:

@@ -185,10 +185,9 @@ class EmpiricalSoftmax(RaggedInformation):
     def _moments(self, points: Array, order: int) -> Array:
         from vaneb.covariance import _kernels
 
-        out, tuples, scatter = _tensor(self.n_clients, points, order)
-        flat = out.reshape(*out.shape[:2], -1)
+        out, flat, layout = _tensor(self.n_clients, points, order)
         points = np.ascontiguousarray(points, dtype=np.float64)
-        _kernels.softmax_moments(self.rows, *self._bounds(), self.projections, points, tuples, scatter, flat)
+        _kernels.softmax_moments(self.rows, *self._bounds(), self.projections, points, *layout, flat)
         return out
 
     def _shared(self) -> Wire:
@@ -234,17 +233,19 @@ def glm_moments(
     """
     from vaneb.covariance import _kernels
 
-    out, tuples, scatter = _tensor(bounds[0].size, points, order)
-    flat = out.reshape(*out.shape[:2], -1)
+    out, flat, layout = _tensor(bounds[0].size, points, order)
     points = np.ascontiguousarray(points, dtype=np.float64)
-    _kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, tuples, scatter, flat)
+    _kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, *layout, flat)
     return out
 
 
-def _tensor(n_clients: int, points: Array, order: int) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """An empty array (K, m, d, ..., d), and where the distinct entries of a symmetric tensor go."""
-    out = np.empty((n_clients, points.shape[1]) + (points.shape[2],) * order)
-    return out, *symmetric_layout(points.shape[2], order)
+def _tensor(
+    n_clients: int, points: Array, order: int
+) -> tuple[Array, Array, tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """An empty array (K, m, d, ..., d), the same array as (K, m, d**order), and its layout."""
+    m, d = points.shape[1:]
+    flat = np.empty((n_clients, m, d**order))
+    return flat.reshape(n_clients, m, *(d,) * order), flat, symmetric_layout(d, order)
 
 
 @cache

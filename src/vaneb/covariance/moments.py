@@ -268,8 +268,8 @@ def _softmax_moments(mean: Array, loading: Array, order: int) -> Array:
     padded[..., :r] = loading.reshape(k * m, c, r)
     # largest change of a difference of two logits, the last one being zero, per unit of each axis
     rate = np.maximum(padded.max(axis=1), 0.0) - np.minimum(padded.min(axis=1), 0.0)
-    product, reach, most_nodes = quadrature.RULES[r]
-    step = product / np.maximum(rate, product / quadrature.WIDEST_STEP)
+    widest, product, reach, most_nodes = quadrature.RULES[r]
+    step = product / np.maximum(rate, product / widest)
     step = np.maximum(step, reach / most_nodes)
     nodes = np.where(rate > 0, np.ceil(reach / step), 0).astype(np.intp)
     classes, class_scatter = symmetric_layout(c, order)

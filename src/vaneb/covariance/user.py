@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,24 +63,27 @@ class _CallableCovariance(CovarianceFunction):
         return np.stack(columns, axis=-1)
 
     def precision(self, points: Array) -> Array:
-        return np.stack(
-            [self._inverse(self._covariance(own, client), client) for own, client in self._each(points)]
-        )
+        out = np.empty(self._shape(points))
+        for k, client, own in self._each(points):
+            out[k] = self._inverse(self._covariance(own, client), client)
+        return out
 
     def precision_gradient(self, points: Array) -> Array:
-        return np.stack(
-            [
-                self._inverse_gradient(
-                    self._inverse(self._covariance(own, client), client), self._derivative(own, client)
-                )
-                for own, client in self._each(points)
-            ]
-        )
+        out = np.empty((*self._shape(points), self.dimension))
+        for k, client, own in self._each(points):
+            precision = self._inverse(self._covariance(own, client), client)
+            out[k] = self._inverse_gradient(precision, self._derivative(own, client))
+        return out
 
-    def _each(self, points: Array) -> list[tuple[Array, int]]:
-        """Each client's points (m, d) and index."""
+    def _shape(self, points: Array) -> tuple[int, ...]:
+        matrix = (self.dimension,) * (2 if isinstance(self, FullCovariance) else 1)
+        return (self.n_clients, points.shape[1], *matrix)
+
+    def _each(self, points: Array) -> Iterator[tuple[int, int, Array]]:
+        """Position, index and points (m, d) of each client."""
         own = np.broadcast_to(points, (self.n_clients, *points.shape[1:]))
-        return [(own[k], int(client)) for k, client in enumerate(self.clients)]
+        for k, client in enumerate(self.clients.tolist()):
+            yield k, client, own[k]
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         return _checks.unchecked(self, clients=self.clients[rows])
@@ -117,9 +120,7 @@ class CallableFull(_CallableCovariance, FullCovariance):
     """Covariance matrices by a function of the user's own."""
 
     def _inverse(self, covariance: Array, client: int) -> Array:
-        checked = _checks.semidefinite(covariance, f"function, client {client}", definite=True)
-        inverse = np.linalg.inv(checked)
-        return (inverse + np.swapaxes(inverse, -1, -2)) / 2
+        return _checks.inverse(_checks.semidefinite(covariance, f"function, client {client}", definite=True))
 
     def _inverse_gradient(self, precision: Array, gradient: Array) -> Array:
         """-Sigma^{-1} dSigma Sigma^{-1}."""
@@ -171,7 +172,7 @@ def _expect(value: Array, points: Array, full: bool, client: int, what: str, ext
     return value
 
 
-def _refuse_wire(*_: Any) -> NoReturn:
+def _refuse_wire() -> NoReturn:
     raise InvalidReport(
         "covariance: a function of the user's own cannot be sent; "
         "fit a surrogate to it, or use one of the named families"

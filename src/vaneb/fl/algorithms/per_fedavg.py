@@ -1,0 +1,65 @@
+"""Per-FedAvg (Fallah et al. 2020, Algorithm 1, first-order): a shared start that one local step improves."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vaneb.fl.algorithm import Algorithm, ClientData, Params
+from vaneb.fl.algorithms.common import average_into_params, send_params, start_from
+from vaneb.fl.network import Network, load_params, read_params
+from vaneb.fl.training import batches, gradients, sgd_epochs, step
+from vaneb.fl.trees import Tree
+
+
+def per_fedavg(
+    network: Network,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    inner_rate: float,
+    adapt_epochs: int = 1,
+) -> Algorithm:
+    """Meta-gradient steps w <- w - beta grad f(w - alpha grad f(w; D); D') on pairs of batches D, D'.
+
+    Parameters
+    ----------
+    learning_rate : beta, of the outer step.
+    inner_rate : alpha, of the inner step, and of the adaptation before use.
+    adapt_epochs : passes over its own data with which a client adapts the shared network before use.
+    """
+
+    def client_update(
+        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
+    ) -> tuple[Tree, Tree]:
+        load_params(network, message["params"])
+        moving = [network.tensors[name] for name in network.trainable_names]
+        network.module.train()
+        for _ in range(epochs):
+            passes = batches(data, batch_size, rng)
+            for inner in passes:
+                # A pass with an odd number of batches uses its last one for both steps.
+                outer = next(passes, inner)
+                here = [value.detach().clone() for value in moving]
+                step(moving, gradients(network, *inner, moving), inner_rate)
+                direction = gradients(network, *outer, moving)
+                with torch.no_grad():
+                    for value, origin in zip(moving, here, strict=True):
+                        value.copy_(origin)
+                step(moving, direction, learning_rate)
+        return {"params": read_params(network), "n": len(data)}, client_state
+
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
+        load_params(network, message["params"])
+        sgd_epochs(network, data, rng, epochs=adapt_epochs, batch_size=batch_size, learning_rate=inner_rate)
+        return read_params(network)
+
+    return Algorithm(
+        init=start_from,
+        broadcast=send_params,
+        client_update=client_update,
+        server_update=average_into_params("params"),
+        personalize=personalize,
+        evaluated="the server's network, adapted by the client",
+    )

@@ -1,0 +1,220 @@
+"""An experiment as a value: read from TOML, checked once, hashed.
+
+Sections of the file and their fields are those of the classes below; anything left out has the default
+shown there (which suits the embedded digits), anything unknown is refused.  ``[options.METHOD]`` changes
+single options of one method.  ``[grid]`` lists values of ``alpha``, ``clients``, ``shift`` and ``seed``
+to be run in all combinations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from vaneb.errors import InvalidOption
+
+
+def _require(section: str, name: str, value: Any, ok: bool, need: str) -> None:
+    if not ok:
+        raise InvalidOption(f"[{section}] {name} = {value!r}: must be {need}.")
+
+
+def _whole(section: str, name: str, value: Any, least: int) -> None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    _require(section, name, value, ok, f"a whole number of at least {least}")
+
+
+def _positive(section: str, name: str, value: Any) -> None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    _require(section, name, value, ok, "a positive number")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """[data]: which images, and how they are divided among clients."""
+
+    name: str = "digits"
+    clients: int = 20
+    alpha: float = 0.1
+    shift: float = 1.0
+    total: int = 1100
+    test_per_client: int = 50
+
+    def __post_init__(self) -> None:
+        _whole("data", "clients", self.clients, 1)
+        _positive("data", "alpha", self.alpha)
+        number = isinstance(self.shift, int | float) and 0 <= self.shift <= 3
+        _require("data", "shift", self.shift, number, "a number from 0 (none) to 3")
+        _whole("data", "total", self.total, 1)
+        _whole("data", "test_per_client", self.test_per_client, 1)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """[model]: the network; by default the one made for the data set."""
+
+    name: str = ""
+    head: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """[training]: what all federated methods have in common."""
+
+    rounds: int = 20
+    participation: float = 0.5
+    local_epochs: int = 2
+    batch_size: int = 10
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        _whole("training", "rounds", self.rounds, 1)
+        share = isinstance(self.participation, int | float) and 0 < self.participation <= 1
+        _require("training", "participation", self.participation, share, "a share above 0 and at most 1")
+        _whole("training", "local_epochs", self.local_epochs, 1)
+        _whole("training", "batch_size", self.batch_size, 1)
+        _positive("training", "learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class FineTuningConfig:
+    """[fine_tuning]: after federated training, at each client."""
+
+    epochs: int = 10
+    batch_size: int = 10
+    learning_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        _whole("fine_tuning", "epochs", self.epochs, 1)
+        _whole("fine_tuning", "batch_size", self.batch_size, 1)
+        _positive("fine_tuning", "learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class VanebConfig:
+    """[vaneb]: the empirical Bayes step."""
+
+    atoms: int = 10
+    damping: float = 0.1
+    iterations: int = 20
+    every: int = 5
+
+    def __post_init__(self) -> None:
+        _whole("vaneb", "atoms", self.atoms, 1)
+        _positive("vaneb", "damping", self.damping)
+        _whole("vaneb", "iterations", self.iterations, 0)
+        _whole("vaneb", "every", self.every, 1)
+
+
+GRID_FIELDS = ("alpha", "shift", "clients", "seed")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment: a setting, or with ``grid`` many of them."""
+
+    methods: tuple[str, ...] = ("fedavg", "fedavg_ft", "vaneb_ft", "vaneb_la")
+    seed: int = 0
+    evaluate_every: int = 0
+    """Rounds between evaluations of the last stage; 0 evaluates the last round only."""
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    fine_tuning: FineTuningConfig = field(default_factory=FineTuningConfig)
+    vaneb: VanebConfig = field(default_factory=VanebConfig)
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise InvalidOption("methods: none given. Name at least one.")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise InvalidOption(f"seed = {self.seed!r}: must be a whole number, not negative.")
+        if not isinstance(self.evaluate_every, int) or self.evaluate_every < 0:
+            raise InvalidOption(
+                f"evaluate_every = {self.evaluate_every!r}: must be a whole number, 0 for never."
+            )
+        for name, values in self.grid.items():
+            if name not in GRID_FIELDS:
+                raise InvalidOption(f"[grid] {name}: only {', '.join(GRID_FIELDS)} can be varied.")
+            if not isinstance(values, list) or not values:
+                raise InvalidOption(f"[grid] {name} = {values!r}: give a list of values.")
+
+    def settings(self) -> list[Config]:
+        """One configuration without a grid for every combination of the grid's values."""
+        names = [name for name in GRID_FIELDS if name in self.grid]
+        return [
+            self.at(**dict(zip(names, values, strict=True)))
+            for values in itertools.product(*(self.grid[name] for name in names))
+        ]
+
+    def at(self, **chosen: Any) -> Config:
+        """The same with some of ``alpha``, ``shift``, ``clients``, ``seed`` fixed and taken off the grid."""
+        left = {name: values for name, values in self.grid.items() if name not in chosen}
+        seed = chosen.pop("seed", self.seed)
+        return replace(self, data=replace(self.data, **chosen), seed=seed, grid=left)
+
+
+def read_config(path: Path) -> Config:
+    """The experiment in a TOML file."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidOption(f"{path}: no such configuration file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidOption(f"{path}: not a TOML file ({error}).") from None
+    return config_from(content, str(path))
+
+
+_SECTIONS = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "fine_tuning": FineTuningConfig,
+    "vaneb": VanebConfig,
+}
+
+
+def config_from(content: Mapping[str, Any], source: str = "configuration") -> Config:
+    """A checked ``Config`` from nested dictionaries; ``source`` is named in messages."""
+    known = {item.name for item in fields(Config)}
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        if name not in known:
+            raise InvalidOption(f"{source}: {name!r} is not known. Use {', '.join(sorted(known))}.")
+        if name in _SECTIONS:
+            values[name] = _section(name, value, source)
+        elif name == "methods":
+            values[name] = (value,) if isinstance(value, str) else tuple(value)
+        else:
+            values[name] = value
+    return Config(**values)
+
+
+def _section(name: str, value: Any, source: str) -> Any:
+    kind = _SECTIONS[name]
+    if not isinstance(value, Mapping):
+        raise InvalidOption(f"{source}: [{name}] must be a section of its own.")
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(value) - known)
+    if unknown:
+        raise InvalidOption(f"{source}: [{name}] {unknown[0]} is not known. Use {', '.join(sorted(known))}.")
+    return kind(**value)
+
+
+def as_plain(value: Any) -> Any:
+    """A frozen dataclass as plain JSON."""
+    return json.loads(json.dumps(asdict(value)))
+
+
+def fingerprint(content: Any) -> str:
+    """Twelve hexadecimal digits that stand for plain JSON content."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

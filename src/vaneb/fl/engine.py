@@ -1,0 +1,218 @@
+"""The loop that runs any algorithm: sample clients, update them on workers, update the server, commit.
+
+What decides a result is the algorithm, the data and a seed.  Each (stage, round, client) has a generator
+of its own, so neither the number of workers nor a kill and resume changes a bit of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidOption
+from vaneb.fl.algorithm import Algorithm, Params, ServerState
+from vaneb.fl.checkpoint import Checkpoint, StageFolder
+from vaneb.fl.errors import TrainingFailed
+from vaneb.fl.federated_data import PROTOCOLS
+from vaneb.fl.trees import Tree, leaves
+from vaneb.fl.workbench import PRIORS, Task
+from vaneb.fl.workers import Job, WorkerPool, one_torch_thread
+
+#: Clients in one task of an algorithm that updates many at once; fixed, so that blocks do not depend on
+#: the number of workers.
+COHORT = 25
+
+# What a generator is for; the second number of its seed.
+_SERVER, _PARTICIPANTS, _UPDATE, _PERSONALIZE = range(4)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A number of rounds of one algorithm.
+
+    Parameters
+    ----------
+    algorithm : name of the constructor.
+    options : what it is called with; plain numbers and strings.
+    participation : share of the clients that take part in a round, at least one client.
+    """
+
+    algorithm: str
+    rounds: int
+    participation: float
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 0:
+            raise InvalidOption(f"rounds = {self.rounds}: must not be negative.")
+        if not 0 < self.participation <= 1:
+            raise InvalidOption(
+                f"participation = {self.participation}: must be a share above 0 and at most 1 (0.1 is 10%)."
+            )
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """Told to the progress callback after every round."""
+
+    round: int
+    rounds: int
+    seconds: float
+    participants: int
+    diverged: int
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which stage of which run this is: what generators depend on besides round and client."""
+
+    seed: int
+    index: int
+
+    def generator_seed(self, purpose: int, round_number: int = 0, client: int = 0) -> list[int]:
+        return [self.seed, purpose, self.index, round_number, client]
+
+    def generator(self, purpose: int, round_number: int = 0) -> np.random.Generator:
+        return np.random.default_rng(self.generator_seed(purpose, round_number))
+
+
+def participants(seat: Seat, round_number: int, n_clients: int, participation: float) -> list[int]:
+    """The clients of a round, ascending: max(1, floor(q K)) of them, the same for every algorithm."""
+    size = max(1, int(participation * n_clients + 1e-9))
+    chosen = seat.generator(_PARTICIPANTS, round_number).choice(n_clients, size, replace=False)
+    return sorted(int(k) for k in chosen)
+
+
+def run_stage(
+    stage: Stage,
+    algorithm: Algorithm,
+    pool: WorkerPool,
+    folder: StageFolder,
+    start: Params,
+    n_clients: int,
+    seat: Seat,
+    on_round: Callable[[RoundDone, Checkpoint], None] | None = None,
+) -> Checkpoint:
+    """Run a stage from where it stands to its last round.
+
+    Parameters
+    ----------
+    algorithm : the stage's algorithm, built in this process (the workers build their own).
+    start : parameters it is given if it has not begun.
+    on_round : called after every round that this call ran.
+    """
+    with one_torch_thread():
+        checkpoint = folder.read()
+        if checkpoint is None:
+            checkpoint = Checkpoint(algorithm.init(start, seat.generator(_SERVER)), {}, ())
+        for number in range(checkpoint.state.round, stage.rounds):
+            began = time.perf_counter()
+            clients = participants(seat, number, n_clients, stage.participation)
+            jobs = _update_jobs(stage, algorithm, checkpoint, clients, folder, seat)
+            outputs: dict[int, Tree] = {}
+            diverged: list[int] = []
+            files = dict(checkpoint.client_files)
+            for reply, tree in pool.map(jobs):
+                outputs.update({int(client): output for client, output in tree.items()})
+                diverged += reply["diverged"]
+                files.update({k: folder.client_file(k, number + 1) for k in reply["written"]})
+            if not outputs:
+                raise TrainingFailed(
+                    f"{stage.algorithm}, round {number + 1}: every client diverged (its parameters are not "
+                    "finite). Lower the learning rate."
+                )
+            state, info = algorithm.server_update(checkpoint.state, outputs)
+            seconds = time.perf_counter() - began
+            entry = {
+                "participants": len(clients),
+                "diverged": diverged,
+                "seconds": round(seconds, 3),
+                **{path: leaf for path, leaf in leaves(info) if isinstance(leaf, int | float)},
+            }
+            checkpoint = Checkpoint(state, files, (*checkpoint.history, entry))
+            folder.commit(checkpoint, info)
+            if on_round is not None:
+                done = RoundDone(number + 1, stage.rounds, seconds, len(clients), len(diverged))
+                on_round(done, checkpoint)
+        return checkpoint
+
+
+def _update_jobs(
+    stage: Stage,
+    algorithm: Algorithm,
+    checkpoint: Checkpoint,
+    clients: Sequence[int],
+    folder: StageFolder,
+    seat: Seat,
+) -> list[Job]:
+    size = COHORT if algorithm.cohort_update is not None else 1
+    jobs = []
+    for first in range(0, len(clients), size):
+        block = clients[first : first + size]
+        number = checkpoint.state.round
+        task: Task = {
+            "do": "update",
+            **_task(stage, checkpoint, block, folder),
+            "seeds": [seat.generator_seed(_UPDATE, number, k) for k in block],
+            "new_states": [folder.path(folder.client_file(k, number + 1)) for k in block],
+        }
+        jobs.append((task, algorithm.broadcast(checkpoint.state, block[0])))
+    return jobs
+
+
+def _task(stage: Stage, checkpoint: Checkpoint, clients: Sequence[int], folder: StageFolder) -> Task:
+    files = [checkpoint.client_files.get(k) for k in clients]
+    return {
+        "algorithm": [stage.algorithm, stage.options],
+        "clients": list(clients),
+        "states": [None if file is None else folder.path(file) for file in files],
+    }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy of every client's personalised network.
+
+    Parameters
+    ----------
+    accuracy : by (protocol, prior), shape (K,), as shares of one.
+    not_finite : clients whose network has parameters that are not finite.
+    """
+
+    accuracy: dict[tuple[str, str], NDArray[np.float64]]
+    not_finite: int
+
+
+def evaluate(
+    stage: Stage,
+    algorithm: Algorithm,
+    pool: WorkerPool,
+    folder: StageFolder,
+    checkpoint: Checkpoint,
+    n_clients: int,
+    seat: Seat,
+    on_client: Callable[[], None] | None = None,
+) -> Evaluation:
+    """Personalise every client and test it under both protocols, with each treatment of its label prior."""
+    state: ServerState = checkpoint.state
+    jobs = []
+    with one_torch_thread():
+        for k in range(n_clients):
+            task = {
+                "do": "evaluate",
+                **_task(stage, checkpoint, [k], folder),
+                "seeds": [seat.generator_seed(_PERSONALIZE, state.round, k)],
+            }
+            jobs.append((task, algorithm.broadcast(state, k)))
+        replies = [reply for reply, _ in pool.map(jobs, on_client)]
+    accuracy = {
+        (protocol, prior): np.array([reply["accuracy"][f"{protocol}/{prior}"] for reply in replies])
+        for protocol in PROTOCOLS
+        for prior in PRIORS
+    }
+    return Evaluation(accuracy, sum(not reply["finite"] for reply in replies))

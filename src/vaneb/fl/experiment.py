@@ -1,0 +1,361 @@
+"""Runs an experiment: every method of every setting, stage by stage, each stage once.
+
+The output folder holds
+
+    results.csv              one line per method, protocol and treatment of the label prior
+    clients/CONFIG-SEED.npz  accuracy of every client behind those lines
+    configs/CONFIG.json      what each fingerprint stands for
+    stages/KEY/              checkpoints; a stage that several methods begin with is found here again
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaneb.errors import InvalidOption
+from vaneb.files import write_atomically
+from vaneb.fl.algorithm import Algorithm, Params
+from vaneb.fl.algorithms import build_algorithm
+from vaneb.fl.checkpoint import Checkpoint, StageFolder
+from vaneb.fl.config import Config, as_plain, fingerprint
+from vaneb.fl.data import ImageData, load_images
+from vaneb.fl.engine import Evaluation, RoundDone, Seat, Stage, evaluate, run_stage
+from vaneb.fl.federated_data import FederatedData, federate
+from vaneb.fl.methods import Method, build_method, expand
+from vaneb.fl.metrics import spread
+from vaneb.fl.models import MODELS, build_network
+from vaneb.fl.network import Network, read_params
+from vaneb.fl.results import RESULTS, Row, append_rows, read_rows
+from vaneb.fl.workers import WorkerPool, one_torch_thread
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Told to the progress callback after every round and every evaluation.
+
+    Parameters
+    ----------
+    seconds_left : estimate for the present stage.
+    accuracy : mean in percent under each protocol, if the method was just evaluated.
+    """
+
+    setting: str
+    method: str
+    stage: int
+    stages: int
+    round: int
+    rounds: int
+    seconds_left: float
+    diverged: int
+    accuracy: dict[str, float] | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def run_experiment(
+    config: Config,
+    output: Path,
+    *,
+    workers: int = 0,
+    data_dir: Path | None = None,
+    keep_client_states: bool = False,
+    on_progress: OnProgress | None = None,
+) -> list[Row]:
+    """Run what is still missing of an experiment and return the rows of all of it.
+
+    Parameters
+    ----------
+    workers : processes, one thread each; 0 runs in this process.  Does not change the results.
+    keep_client_states : keep what methods store per client after they have been evaluated.
+    """
+    names = expand(config.methods)
+    output.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    with _only_run_in(output):
+        for setting in config.settings():
+            methods = [build_method(name, setting) for name in names]
+            if any(not _is_done(setting, method, output) for method in methods):
+                images = load_images(setting.data.name, data_dir)
+                _run_setting(setting, methods, images, output, workers, keep_client_states, on_progress)
+            for method in methods:
+                rows += rows_of(setting, method, output)
+    return rows
+
+
+def rows_of(config: Config, method: Method, output: Path) -> list[Row]:
+    """What the results file has of a method under a configuration without a grid."""
+    if not (output / RESULTS).exists():
+        return []
+    wanted = method_fingerprint(config, method), config.seed
+    return [row for row in read_rows(output) if (row.config, row.seed) == wanted]
+
+
+def method_fingerprint(config: Config, method: Method) -> str:
+    """What stands for a method under a configuration, apart from the seed."""
+    return fingerprint(_method_content(config, method))
+
+
+def _method_content(config: Config, method: Method) -> dict[str, Any]:
+    return {
+        "data": as_plain(config.data),
+        "model": as_plain(config.model),
+        "method": method.label,
+        "stages": [as_plain(stage) for stage in method.stages],
+    }
+
+
+def _is_done(config: Config, method: Method, output: Path) -> bool:
+    return any(row.last for row in rows_of(config, method, output))
+
+
+def federate_setting(config: Config, images: ImageData) -> FederatedData:
+    """Divide a data set as ``[data]`` says."""
+    data = config.data
+    with one_torch_thread():
+        return federate(
+            images,
+            n_clients=data.clients,
+            alpha=data.alpha,
+            total=data.total,
+            shift_strength=data.shift,
+            test_per_client=data.test_per_client,
+            seed=config.seed,
+        )
+
+
+def model_of(config: Config) -> dict[str, Any]:
+    """Arguments of ``build_network`` for a configuration; initial parameters depend on its seed."""
+    name = config.model.name or config.data.name
+    if name not in MODELS and ":" not in name:
+        raise InvalidOption(f"[model] name = {name!r} is not known. Use one of {', '.join(MODELS)}.")
+    return {"name": name, "head": config.model.head, "options": config.model.options, "seed": config.seed}
+
+
+def buffer_bytes(params: Params) -> int:
+    """Room in the buffer shared with a worker: twice what the largest messages hold, two networks."""
+    return 16 * sum(value.numel() for value in params.values()) + (4 << 20)
+
+
+# ---------------------------------------------------------------- one setting
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all methods of a setting share while they run."""
+
+    config: Config
+    output: Path
+    network: Network
+    start: Params
+    digest: str
+    pool: WorkerPool
+    keep_client_states: bool
+    on_progress: OnProgress | None
+
+    @property
+    def title(self) -> str:
+        data = self.config.data
+        return f"{data.name}, {data.clients} clients, alpha {data.alpha:g}, shift {data.shift:g}"
+
+
+@dataclass(frozen=True)
+class _StageRun:
+    """One stage of one method in a setting."""
+
+    setting: _Setting
+    method: Method
+    index: int
+    folder: StageFolder
+    algorithm: Algorithm
+    rounds_before: int
+
+    @property
+    def stage(self) -> Stage:
+        return self.method.stages[self.index]
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == len(self.method.stages) - 1
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(self.setting.config.seed, self.index)
+
+
+def _run_setting(
+    config: Config,
+    methods: list[Method],
+    images: ImageData,
+    output: Path,
+    workers: int,
+    keep_client_states: bool,
+    on_progress: OnProgress | None,
+) -> None:
+    model = model_of(config)
+    network = build_network(**model)
+    start = read_params(network)
+    data = federate_setting(config, images)
+    folder = output / "data" / fingerprint([as_plain(config.data), config.seed])
+    data.save(folder)
+    try:
+        with WorkerPool(workers, model, folder, buffer_bytes(start)) as pool:
+            setting = _Setting(
+                config, output, network, start, data.digest(), pool, keep_client_states, on_progress
+            )
+            for method in methods:
+                if not _is_done(config, method, output):
+                    _run_method(setting, method)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_method(setting: _Setting, method: Method) -> None:
+    params, key, rounds_before = setting.start, "", 0
+    for index, stage in enumerate(method.stages):
+        key = _stage_key(setting, key, stage, index)
+        algorithm = build_algorithm(stage.algorithm, setting.network, stage.options)
+        folder = StageFolder(setting.output / "stages" / key)
+        run = _StageRun(setting, method, index, folder, algorithm, rounds_before)
+        checkpoint = run_stage(
+            stage,
+            algorithm,
+            setting.pool,
+            folder,
+            params,
+            setting.config.data.clients,
+            run.seat,
+            on_round=_round_callback(run),
+        )
+        params = checkpoint.state.params
+        rounds_before += stage.rounds
+        if run.is_last:
+            _evaluate(run, checkpoint)
+            if not setting.keep_client_states:
+                folder.drop_client_states()
+
+
+def _stage_key(setting: _Setting, before: str, stage: Stage, index: int) -> str:
+    """Names everything that a stage's result depends on; ``before`` is the key of the stage before it."""
+    content = [before, as_plain(stage), index]
+    if not before:
+        content += [setting.digest, as_plain(setting.config.model), setting.config.seed]
+    return f"{stage.algorithm.replace(':', '.')}-{fingerprint(content)}"
+
+
+def _round_callback(run: _StageRun) -> Callable[[RoundDone, Checkpoint], None]:
+    """Tells the progress of a stage, and evaluates it in between if that is asked for."""
+    began, rounds_run = time.perf_counter(), 0
+    every = run.setting.config.evaluate_every
+
+    def on_round(done: RoundDone, checkpoint: Checkpoint) -> None:
+        nonlocal rounds_run
+        rounds_run += 1
+        per_round = (time.perf_counter() - began) / rounds_run
+        _tell(run, checkpoint, per_round * (done.rounds - done.round))
+        if run.is_last and every and done.round % every == 0 and done.round < done.rounds:
+            known = {row.round for row in rows_of(run.setting.config, run.method, run.setting.output)}
+            if run.rounds_before + done.round not in known:
+                _evaluate(run, checkpoint)
+
+    return on_round
+
+
+def _tell(
+    run: _StageRun, checkpoint: Checkpoint, seconds_left: float, accuracy: dict[str, float] | None = None
+) -> None:
+    if run.setting.on_progress is None:
+        return
+    progress = Progress(
+        setting=run.setting.title,
+        method=run.method.label,
+        stage=run.index + 1,
+        stages=len(run.method.stages),
+        round=checkpoint.state.round,
+        rounds=run.stage.rounds,
+        seconds_left=seconds_left,
+        diverged=checkpoint.diverged,
+        accuracy=accuracy,
+    )
+    run.setting.on_progress(progress)
+
+
+def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
+    """Evaluate every client and write what was found."""
+    setting = run.setting
+    clients = setting.config.data.clients
+    found = evaluate(run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seat)
+    rows = _rows(run, checkpoint, found)
+    _write_record(run, rows[0].config, found)
+    append_rows(setting.output / RESULTS, rows)
+    _tell(run, checkpoint, 0.0, {row.protocol: row.mean for row in rows if row.own})
+
+
+def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row]:
+    config, algorithm = run.setting.config, run.algorithm
+    own = {"balanced": "none", "matched": "added" if algorithm.adds_label_prior else "none"}
+    rows = []
+    for (protocol, prior), accuracy in found.accuracy.items():
+        summary = spread(accuracy)
+        rows.append(
+            Row(
+                data=config.data.name,
+                clients=config.data.clients,
+                alpha=config.data.alpha,
+                shift=config.data.shift,
+                method=run.method.label,
+                evaluated=algorithm.evaluated,
+                round=run.rounds_before + checkpoint.state.round,
+                last=checkpoint.state.round == run.stage.rounds,
+                protocol=protocol,
+                prior=prior,
+                own=own[protocol] == prior,
+                seed=config.seed,
+                config=method_fingerprint(config, run.method),
+                mean=round(summary.mean, 4),
+                **{f"decile_{i + 1}": round(value, 3) for i, value in enumerate(summary.deciles)},
+                worst_tenth=round(summary.worst_tenth, 3),
+                diverged=checkpoint.diverged + found.not_finite,
+                seconds=round(sum(entry["seconds"] for entry in checkpoint.history), 2),
+            )
+        )
+    return rows
+
+
+def _write_record(run: _StageRun, config: str, found: Evaluation) -> None:
+    """Beside the results file: what the fingerprint stands for, and the accuracy of every client."""
+    output = run.setting.output
+    for folder in ("configs", "clients"):
+        (output / folder).mkdir(exist_ok=True)
+    text = json.dumps(_method_content(run.setting.config, run.method), indent=1)
+    write_atomically(output / "configs" / f"{config}.json", f"{text}\n".encode())
+    accuracies = {f"{protocol}_{prior}": value for (protocol, prior), value in found.accuracy.items()}
+    seed = run.setting.config.seed
+    np.savez(output / "clients" / f"{config}-{seed}.npz", **accuracies)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _only_run_in(output: Path) -> Iterator[None]:
+    """Refuse to write where another run is writing; a killed run leaves no lock behind."""
+    try:
+        import fcntl
+    except ImportError:  # no advisory locks on this system
+        yield
+        return
+    with open(output / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidOption(
+                f"{output}: another run is writing there. Wait for it, or use another folder."
+            ) from None
+        yield

@@ -1,0 +1,130 @@
+"""Heads of many clients trained at once on features that do not change.
+
+With the body frozen, what the head sees of an image never changes, so it is computed once; and since
+a head is a linear map, one step for all clients is one batched matrix product.  Per client, with
+features h_i (a one appended), head Phi = [W | b], logit offset o and one-hot labels y_i:
+
+    r_i  = softmax(Phi h_i + o) - y_i
+    Phi <- Phi - rate * mean over the batch of r_i h_i'
+
+Letters: K clients, n rows (of the largest), F features with the one, C classes, B rows per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vaneb.fl.algorithm import ClientData
+from vaneb.fl.label_prior import log_proportions
+from vaneb.fl.network import Network, features
+
+
+def softmax_residuals(matrix: Tensor, seen: Tensor, labels: Tensor, offset: Tensor | None) -> Tensor:
+    """softmax(Phi h + o) - y, (..., rows, C), for ``matrix`` (..., C, F) and ``seen`` (..., rows, F)."""
+    scores = seen @ matrix.transpose(-1, -2)
+    if offset is not None:
+        scores = scores + offset.unsqueeze(-2)
+    return torch.softmax(scores, -1) - functional.one_hot(labels, scores.shape[-1])
+
+
+@torch.inference_mode()
+def train_heads(
+    start: Tensor,
+    seen: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    rngs: Sequence[np.random.Generator],
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    offsets: Tensor | None = None,
+) -> Tensor:
+    """Gradient descent on K heads, each on its own client's rows.
+
+    Parameters
+    ----------
+    start : (C, F), the head all clients start from, or (K, C, F).
+    seen : K tensors (n_k, F)
+    labels : K tensors (n_k,)
+    rngs : K generators, one per client: a client's order of rows does not depend on who trains with it.
+    offsets : (K, C), added to the logits, or None.
+
+    Returns
+    -------
+    tensor (K, C, F)
+    """
+    sizes = [len(rows) for rows in labels]
+    stacked, targets = torch.cat(list(seen)), torch.cat(list(labels))
+    first_row = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    heads = start.expand(len(sizes), *start.shape[-2:]).clone()
+    for _ in range(epochs):
+        order, present = _epoch_order(sizes, first_row, rngs, batch_size)
+        for rows, mask in zip(order.split(batch_size, 1), present.split(batch_size, 1), strict=True):
+            batch = stacked[rows]
+            residuals = softmax_residuals(heads, batch, targets[rows], offsets)
+            # A client with fewer batches than the largest has none left: its residuals are all masked.
+            residuals *= (mask / mask.sum(1, keepdim=True).clamp(min=1))[..., None]
+            heads.baddbmm_(residuals.transpose(1, 2), batch, alpha=-learning_rate)
+    return heads.clone()
+
+
+def _epoch_order(
+    sizes: Sequence[int], first_row: np.ndarray, rngs: Sequence[np.random.Generator], batch_size: int
+) -> tuple[Tensor, Tensor]:
+    """A random order of each client's rows, padded to the longest: row numbers (K, n) and a mask (K, n)."""
+    longest = max(sizes)
+    order = np.repeat(first_row[:, None], longest, axis=1)
+    for k, (size, rng) in enumerate(zip(sizes, rngs, strict=True)):
+        order[k, :size] = first_row[k] + rng.permutation(size)
+    present = np.arange(longest) < np.asarray(sizes)[:, None]
+    return torch.from_numpy(order), torch.from_numpy(present).to(torch.float32)
+
+
+def fine_tune_heads(
+    network: Network,
+    start: Tensor,
+    clients: Sequence[ClientData],
+    rngs: Sequence[np.random.Generator],
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    adjusted: bool = False,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Fine-tune the head of every client on the features of the network's present body.
+
+    Parameters
+    ----------
+    adjusted : fit on logits plus the client's log-proportions (see ``label_prior``).
+
+    Returns
+    -------
+    heads : (K, C, F)
+    seen : K tensors (n_k, F)
+    residuals : K tensors (n_k, C), those of the fitted heads.
+    """
+    seen = [features(network, data.images) for data in clients]
+    labels = [data.labels for data in clients]
+    offsets = (
+        torch.stack([log_proportions(data.labels, data.n_classes) for data in clients]) if adjusted else None
+    )
+    heads = train_heads(
+        start,
+        seen,
+        labels,
+        rngs,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        offsets=offsets,
+    )
+    residuals = [
+        softmax_residuals(heads[k], seen[k], labels[k], None if offsets is None else offsets[k])
+        for k in range(len(clients))
+    ]
+    return heads, seen, residuals

@@ -1,0 +1,138 @@
+"""A torch module with a named head, used in place: load parameters, train, read them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vaneb.errors import InvalidOption
+from vaneb.fl.algorithm import Params
+
+#: Images per forward pass when nothing is trained; larger batches were not faster.
+FORWARD_BATCH = 200
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module and its head, the last linear layer.
+
+    Parameters
+    ----------
+    module : nn.Module whose output is that of the head: ``module(x) = head(features(x))``.
+    head : nn.Linear inside it.
+    tensors : live parameters and floating-point buffers of the module, by name.
+    body_names, head_names : a split of the names of ``tensors``.
+    trainable_names : those that are parameters with a gradient.
+    """
+
+    module: nn.Module
+    head: nn.Linear
+    tensors: Params
+    body_names: tuple[str, ...]
+    head_names: tuple[str, ...]
+    trainable_names: tuple[str, ...]
+
+
+def network_from(module: nn.Module, head: str) -> Network:
+    """Prepare ``module`` for training with the head called ``head`` (a dotted name)."""
+    layers = dict(module.named_modules())
+    layer = layers.get(head)
+    if not isinstance(layer, nn.Linear):
+        linear = [name for name, found in layers.items() if isinstance(found, nn.Linear)]
+        raise InvalidOption(
+            f"model head {head!r}: {'no such layer' if layer is None else 'not a linear layer'}. "
+            f"The linear layers of this model are {', '.join(linear) or 'none'}."
+        )
+    module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    parameters = dict(module.named_parameters())
+    buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    tensors: dict[str, Tensor] = {**parameters, **buffers}
+    head_names = tuple(name for name in tensors if name.startswith(f"{head}."))
+    return Network(
+        module=module,
+        head=layer,
+        tensors=tensors,
+        body_names=tuple(name for name in tensors if name not in head_names),
+        head_names=head_names,
+        trainable_names=tuple(name for name, value in parameters.items() if value.requires_grad),
+    )
+
+
+@torch.no_grad()
+def load_params(network: Network, params: Params) -> None:
+    """Copy ``params`` (all of them or some) into the module."""
+    for name, value in params.items():
+        network.tensors[name].copy_(value)
+
+
+def read_params(network: Network, names: Iterable[str] | None = None) -> Params:
+    """Copies of the module's parameters, all or those named."""
+    chosen = network.tensors if names is None else names
+    return {
+        name: network.tensors[name].detach().clone(memory_format=torch.contiguous_format) for name in chosen
+    }
+
+
+def body_of(network: Network, params: Params) -> Params:
+    """The part of ``params`` below the head."""
+    return {name: params[name] for name in network.body_names}
+
+
+def head_of(network: Network, params: Params) -> Params:
+    """The part of ``params`` in the head."""
+    return {name: params[name] for name in network.head_names}
+
+
+def head_matrix(network: Network, params: Params) -> Tensor:
+    """The head as one matrix [W | b], shape (classes, features + 1); without b if it has no bias."""
+    prefix = network.head_names[0].rsplit(".", 1)[0]
+    weight = params[f"{prefix}.weight"]
+    if network.head.bias is None:
+        return weight.clone()
+    return torch.cat([weight, params[f"{prefix}.bias"][:, None]], dim=1)
+
+
+def head_params(network: Network, matrix: Tensor) -> Params:
+    """Inverse of ``head_matrix``."""
+    prefix = network.head_names[0].rsplit(".", 1)[0]
+    matrix = matrix.to(torch.float32)
+    if network.head.bias is None:
+        return {f"{prefix}.weight": matrix.clone()}
+    return {f"{prefix}.weight": matrix[:, :-1].contiguous(), f"{prefix}.bias": matrix[:, -1].contiguous()}
+
+
+@torch.inference_mode()
+def logits(network: Network, images: Tensor) -> Tensor:
+    """Output of the module in evaluation mode, shape (n, classes)."""
+    network.module.eval()
+    return torch.cat([network.module(part) for part in images.split(FORWARD_BATCH)])
+
+
+@torch.inference_mode()
+def _features(network: Network, images: Tensor) -> Tensor:
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        caught.append(inputs[0])
+
+    hook = network.head.register_forward_pre_hook(catch)
+    try:
+        logits(network, images)
+    finally:
+        hook.remove()
+    return torch.cat(caught)
+
+
+def features(network: Network, images: Tensor) -> Tensor:
+    """What the head sees, with a one appended for the bias: shape (n, features + 1).
+
+    So that the logits are ``features @ head_matrix.T``.
+    """
+    seen = _features(network, images).clone()
+    if network.head.bias is None:
+        return seen
+    return torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)

@@ -1,0 +1,93 @@
+"""Steps that the algorithms share: local epochs of gradient descent, and averages over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vaneb.errors import InvalidOption
+from vaneb.fl.algorithm import ClientData, Params
+from vaneb.fl.network import Network
+
+Adjust = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+"""Changes gradients (second argument) in place, given the parameters (first)."""
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The same images in the memory order in which convolutions are fastest on a CPU."""
+    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
+
+
+def batches(data: ClientData, batch_size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """One pass over a client's data in random order; the last batch may be smaller."""
+    order = torch.from_numpy(rng.permutation(len(data)))
+    # One gather for the whole pass: batches are then views.
+    images, labels = channels_last(data.images[order]), data.labels[order]
+    yield from zip(images.split(batch_size), labels.split(batch_size), strict=True)
+
+
+def gradients(
+    network: Network, images: Tensor, labels: Tensor, moving: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Gradient of the mean cross-entropy of a batch in the tensors ``moving``."""
+    loss = functional.cross_entropy(network.module(images), labels)
+    return torch.autograd.grad(loss, moving)
+
+
+@torch.no_grad()
+def step(moving: Sequence[Tensor], direction: Sequence[Tensor], rate: float) -> None:
+    """theta <- theta - rate * direction."""
+    torch._foreach_add_(list(moving), list(direction), alpha=-rate)
+
+
+def sgd_epochs(
+    network: Network,
+    data: ClientData,
+    rng: np.random.Generator,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    names: Sequence[str] | None = None,
+    adjust: Adjust | None = None,
+) -> int:
+    """Train the network in place on one client's data; returns the number of steps taken.
+
+    Parameters
+    ----------
+    names : parameters that move; all by default.
+    adjust : changes every gradient before it is used.
+    """
+    moving = [network.tensors[name] for name in network.trainable_names if names is None or name in names]
+    network.module.train()
+    steps = 0
+    for _ in range(epochs):
+        for images, labels in batches(data, batch_size, rng):
+            direction = gradients(network, images, labels, moving)
+            if adjust is not None:
+                with torch.no_grad():
+                    adjust(moving, direction)
+            step(moving, direction, learning_rate)
+            steps += 1
+    return steps
+
+
+def weighted_average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
+    """sum_k w_k theta_k / sum_k w_k, name by name, summed in the order given."""
+    total = float(sum(weights))
+    average = {name: torch.zeros_like(value) for name, value in parts[0].items()}
+    for part, weight in zip(parts, weights, strict=True):
+        for name, value in part.items():
+            average[name].add_(value, alpha=weight / total)
+    return average
+
+
+def check_positive(**options: float) -> None:
+    """Refuse options that are not positive numbers; the message names the option."""
+    for name, value in options.items():
+        if not value > 0 or not np.isfinite(value):
+            raise InvalidOption(f"{name} = {value}: must be a positive number.")

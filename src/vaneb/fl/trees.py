@@ -1,0 +1,130 @@
+"""Trees: nested dictionaries of tensors and numbers, and their two outer forms (file, shared buffer).
+
+Messages, outputs, client states and what a server carries are all trees, so that one pair of functions
+writes any of them to disk and another passes any of them between processes.  Plain numbers travel as
+JSON, tensors as raw bytes; nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Tree = Mapping[str, Any]
+"""Leaves are tensors, ints, floats, booleans or strings; keys are strings without a slash."""
+
+_NUMBERS = "numbers"
+_ALIGNMENT = 64
+
+
+def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs of path (keys joined by slashes) and leaf, in the tree's order."""
+    for key, value in tree.items():
+        path = f"{prefix}/{key}" if prefix else key
+        if isinstance(value, Mapping):
+            yield from leaves(value, path)
+        else:
+            yield path, value
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of ``dict(leaves(tree))`` (empty branches are not kept)."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *branch, last = path.split("/")
+        node = tree
+        for key in branch:
+            node = node.setdefault(key, {})
+        node[last] = value
+    return tree
+
+
+def is_finite(tree: Tree) -> bool:
+    """Whether every floating-point number in the tree is finite."""
+    for _, leaf in leaves(tree):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            # A sum is one pass without a temporary; it is finite unless an entry is not (or overflows,
+            # which only a diverged network does).
+            if not torch.isfinite(leaf.sum(dtype=torch.float64)):
+                return False
+        elif isinstance(leaf, float) and not np.isfinite(leaf):
+            return False
+    return True
+
+
+def _split(tree: Tree) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    arrays, numbers = {}, {}
+    for path, leaf in leaves(tree):
+        if isinstance(leaf, Tensor):
+            arrays[path] = leaf.detach().contiguous().numpy()
+        elif isinstance(leaf, np.ndarray):
+            arrays[path] = np.ascontiguousarray(leaf)
+        else:
+            numbers[path] = leaf
+    return arrays, numbers
+
+
+def save_tree(path: Path, tree: Tree) -> None:
+    """Write ``tree`` as an npz file; the file appears whole or not at all."""
+    arrays, numbers = _split(tree)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with open(temporary, "wb") as file:
+        entries = {f"tensor/{name}": array for name, array in arrays.items()}
+        entries[_NUMBERS] = np.frombuffer(json.dumps(numbers).encode(), dtype=np.uint8)
+        np.savez(file, allow_pickle=False, **entries)  # type: ignore[arg-type]
+    os.replace(temporary, path)
+
+
+def load_tree(path: Path) -> dict[str, Any]:
+    """Inverse of ``save_tree``; every array comes back as a tensor."""
+    with np.load(path, allow_pickle=False) as file:
+        flat = {
+            name.removeprefix("tensor/"): torch.from_numpy(file[name])
+            for name in file.files
+            if name != _NUMBERS
+        }
+        flat.update(json.loads(file[_NUMBERS].tobytes()))
+    return unflatten(flat)
+
+
+def pack(tree: Tree, buffer: NDArray[np.uint8]) -> tuple[dict[str, Any], bytes]:
+    """Copy the tensors of ``tree`` into ``buffer``; what does not fit is returned as bytes.
+
+    Returns
+    -------
+    header : dict
+        Plain JSON from which ``unpack`` rebuilds the tree.
+    overflow : bytes
+        Empty unless the buffer was too small.
+    """
+    arrays, numbers = _split(tree)
+    layout: list[list[Any]] = []
+    offset = 0
+    for name, array in arrays.items():
+        layout.append([name, array.dtype.str, list(array.shape), offset])
+        offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    fits = offset <= buffer.nbytes
+    target = buffer if fits else np.zeros(offset, dtype=np.uint8)
+    for (_, _, _, start), array in zip(layout, arrays.values(), strict=True):
+        target[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
+    return {"layout": layout, "numbers": numbers, "inline": not fits}, b"" if fits else target.tobytes()
+
+
+def unpack(header: Mapping[str, Any], buffer: NDArray[np.uint8]) -> dict[str, Any]:
+    """Rebuild a tree from what ``pack`` left in ``buffer``; tensors are copies."""
+    flat: dict[str, Any] = {}
+    for name, dtype, shape, start in header["layout"]:
+        kind = np.dtype(dtype)
+        length = int(np.prod(shape)) * kind.itemsize
+        raw = buffer[start : start + length].copy()
+        flat[name] = torch.from_numpy(raw.view(kind).reshape(shape))
+    flat.update(header["numbers"])
+    return unflatten(flat)

@@ -7,15 +7,19 @@ Every estimator follows scikit-learn's conventions: options are stored as given,
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from vaneb.adamix import adamix
 from vaneb.errors import InvalidOption
+from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
-from vaneb.npmle.fit import Certificate, Fit, Progress, Step
+from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
+from vaneb.npmle.gaussian_prior import gaussian_prior
 from vaneb.npmle.pseudo_em import algorithm_1
 from vaneb.npmle.smooth import SmoothChoice, choose_spread
 from vaneb.posterior import Posterior, posterior
@@ -124,8 +128,6 @@ class VANEB(Estimator):
         if single is not None:
             smoothed = likelihood.smoothed(single.spread)
             certificate = certify(smoothed, single.atoms, single.weights, rng, tol=self.tol)
-            from vaneb.npmle.fit import log_mixture
-
             value = float(log_mixture(smoothed, single.atoms, single.weights).mean())
             step = Step(value, 1, certificate.gap)
             fit = Fit(single.atoms, single.weights, certificate, (step,), value)
@@ -170,8 +172,6 @@ class VANEB(Estimator):
         diagonal = diagonal_spread(likelihood)
         self.smooth_ = choose_spread(likelihood, diagonal=diagonal, rng=rng, progress=progress)
         if self.smooth_.single:
-            from vaneb.npmle.gaussian_prior import gaussian_prior
-
             return self.smooth_.spread, gaussian_prior(likelihood, diagonal=diagonal)
         return self.smooth_.spread, None
 
@@ -192,4 +192,134 @@ def diagonal_spread(likelihood: Likelihood) -> bool:
     d, entries = likelihood.dimension, likelihood.dimension * (likelihood.dimension + 1) // 2
     if likelihood.n_clients < 5 * entries or d > 30:
         return True
-    return likelihood.local_precision().ndim == 2 and d > 4
+    return likelihood.local_precision().ndim == 2 and (d > 4 or not isinstance(likelihood, ConstantGaussian))
+
+
+@dataclass(frozen=True, eq=False)
+class PointEstimates:
+    """Personalised estimates without a posterior, as the simpler methods give them.
+
+    Parameters
+    ----------
+    mean : (K, d)
+    covariance : (K, d, d) or None
+        What the method itself takes for the estimates' error; ``None`` if it has no notion of it.
+    """
+
+    mean: Array
+    covariance: Array | None = None
+    ids: tuple = ()
+    names: tuple[str, ...] = ()
+
+    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        if self.covariance is None:
+            raise InvalidOption("this method gives no uncertainty, hence no intervals")
+        from scipy.special import ndtri
+
+        half = ndtri((1 + level) / 2) * np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
+        return self.mean - half, self.mean + half
+
+
+class Local(Estimator):
+    """No sharing: every client keeps its own estimate."""
+
+    def fit(self, clients: Any) -> Self:
+        return self
+
+    def personalize(self, clients: Any) -> PointEstimates:
+        likelihood = as_likelihood(clients)
+        precision = likelihood.local_precision()
+        if precision.ndim == 2:
+            precision = precision[:, :, None] * np.eye(precision.shape[1])
+        covariance = np.linalg.pinv(precision, hermitian=True)
+        return PointEstimates(likelihood.local_estimates(), covariance, **_names(clients))
+
+
+class FedAvg(Estimator):
+    """Full sharing: every client gets sum_k n_k theta_hat_k / sum_k n_k."""
+
+    average_: Array
+
+    def fit(self, clients: Any) -> Self:
+        estimates = as_likelihood(clients).local_estimates()
+        self.average_ = np.average(estimates, axis=0, weights=getattr(clients, "n", None))
+        return self
+
+    def personalize(self, clients: Any) -> PointEstimates:
+        count = as_likelihood(clients).n_clients
+        return PointEstimates(np.tile(self.average_, (count, 1)), None, **_names(clients))
+
+
+class NPEB(Estimator):
+    """Nonparametric empirical Bayes with each client's covariance fixed at what it reported.
+
+    What VANEB is when covariances do not depend on the parameter: the covariance function is replaced by its
+    value at the client's own estimate.
+    """
+
+    def __init__(self, tol: float = 1e-4, seed: int = 0) -> None:
+        self.tol = tol
+        self.seed = seed
+
+    def fit(self, clients: Any) -> Self:
+        self.model_ = VANEB(smooth="off", tol=self.tol, seed=self.seed).fit(fixed_covariance(clients))
+        self.prior_, self.certificate_ = self.model_.prior_, self.model_.certificate_
+        return self
+
+    def personalize(self, clients: Any) -> Posterior:
+        return posterior(fixed_covariance(clients), self.prior_, **labels(clients))
+
+
+def fixed_covariance(clients: Any) -> Likelihood:
+    """The same estimates with every covariance fixed at its value at the estimate."""
+    likelihood = as_likelihood(clients)
+    return ConstantGaussian(likelihood.local_estimates(), likelihood.local_precision())
+
+
+class AdaMix(Estimator):
+    """A spherical Gaussian mixture prior with MAP shrinkage; see ``vaneb.adamix``."""
+
+    def __init__(
+        self, components: int = 5, iterations: int = 20, rate: float = 0.5, seed: int = 0
+    ) -> None:
+        self.components = components
+        self.iterations = iterations
+        self.rate = rate
+        self.seed = seed
+
+    def fit(self, clients: Any) -> Self:
+        return self
+
+    def personalize(self, clients: Any) -> PointEstimates:
+        likelihood = as_likelihood(clients)
+        precision = likelihood.local_precision()
+        if precision.ndim == 3:
+            # the diagonal of the covariance, as the method has it, not of the precision
+            covariance = np.linalg.pinv(precision, hermitian=True)
+            precision = 1 / np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 1e-300)
+        mean, self.mixture_ = adamix(
+            likelihood.local_estimates(),
+            precision,
+            components=self.components,
+            iterations=self.iterations,
+            rate=self.rate,
+            rng=np.random.default_rng(self.seed),
+        )
+        return PointEstimates(mean, None, **_names(clients))
+
+
+class Oracle(Estimator):
+    """Posterior means under the true population, which nobody knows: the best that can be done."""
+
+    def __init__(self, prior: Prior) -> None:
+        self.prior = prior
+
+    def fit(self, clients: Any) -> Self:
+        return self
+
+    def personalize(self, clients: Any) -> Posterior:
+        return posterior(as_likelihood(clients), self.prior, **labels(clients))
+
+
+def _names(clients: Any) -> dict[str, tuple]:
+    return {"ids": tuple(getattr(clients, "ids", ())), "names": tuple(getattr(clients, "names", ()))}

@@ -14,7 +14,8 @@ atom, not integrated over the component: exact when it is constant or Gamma = 0.
 Where P_k is singular, determinant and density are those on its range.
 
 ``gaussian_likelihood`` picks the implementation by the *type* of the covariance function:
-``ConstantGaussian`` here (fused kernels), ``FunctionGaussian`` in ``gaussian_function``.
+``ConstantGaussian`` here and ``SharedGaussian`` in ``gaussian_shared`` (fused kernels), ``FunctionGaussian`` in
+``gaussian_function`` for all others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
-from vaneb.covariance.base import CovarianceFunction
+from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
 
@@ -50,6 +51,10 @@ def gaussian_likelihood(estimates: Array, n: Array, covariance: CovarianceFuncti
         return ConstantGaussian(estimates, covariance.unit_precision * n[:, None])
     if isinstance(covariance, ConstantFull):
         return ConstantGaussian(estimates, covariance.unit_precision * n[:, None, None])
+    if isinstance(covariance, SharedDiagonal):
+        from vaneb.likelihood.gaussian_shared import SharedGaussian
+
+        return SharedGaussian(estimates, np.asarray(n, dtype=float), covariance)
     from vaneb.likelihood.gaussian_function import FunctionGaussian
 
     return FunctionGaussian(estimates, n, covariance)

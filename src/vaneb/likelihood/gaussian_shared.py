@@ -1,0 +1,145 @@
+"""Gaussian reports whose variance function is diagonal and the same for all clients: Sigma_k(a) = V(a).
+
+    theta_hat_k ~ N(a, diag(V(a)) / n_k + Gamma),    Gamma diagonal.
+
+The fastest case of a parameter-dependent covariance: V is evaluated at the atoms, never at pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.blocks import map_blocks
+from vaneb.covariance.base import SharedDiagonal
+from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror
+from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+
+
+@dataclass(frozen=True)
+class SharedGaussian:
+    """K reports (K, d) with sample sizes (K,), one variance function, and a diagonal spread or none."""
+
+    estimates: Array
+    n: Array
+    covariance: SharedDiagonal
+    spread: Array | None = field(default=None)
+
+    @property
+    def n_clients(self) -> int:
+        return self.estimates.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.estimates.shape[1]
+
+    @property
+    def _spread(self) -> Array:
+        return np.zeros(self.dimension) if self.spread is None else np.diagonal(self.spread).copy()
+
+    @property
+    def _constant(self) -> Array:
+        return np.full(self.n_clients, -0.5 * self.dimension * LOG_2PI)
+
+    @cached_property
+    def _clients_last(self) -> tuple[Array, Array]:
+        return np.ascontiguousarray(self.estimates.T), 1.0 / self.n
+
+    def _variance(self, atoms: Array) -> tuple[Array, Array]:
+        """V (m, d) and dV_i / da_l (m, d, d) at the atoms."""
+        precision = self.covariance.shared_precision(atoms)
+        slope = -self.covariance.shared_precision_gradient(atoms) / precision[:, :, None] ** 2
+        return 1 / precision, slope
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        from vaneb.likelihood.shared_kernels import log_likelihood_shared
+
+        out = np.empty((self.n_clients, len(atoms)))
+        atoms_t = np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)
+        variance_t = np.ascontiguousarray(1 / self.covariance.shared_precision(atoms).T)
+        inverse_n, constant, spread = self._clients_last[1], self._constant, self._spread
+
+        def block(rows: slice) -> None:
+            log_likelihood_shared(
+                self.estimates[rows], inverse_n[rows], constant[rows], variance_t, spread, atoms_t, out[rows]
+            )
+
+        list(map_blocks(block, self.n_clients))
+        return out
+
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
+        from vaneb.likelihood.kernels import SKIP
+        from vaneb.likelihood.shared_kernels import ascent_shared
+
+        atoms = np.ascontiguousarray(atoms, dtype=np.float64)
+        variance, slope = self._variance(atoms)
+        x_t, inverse_n = self._clients_last
+        constant, spread = self._constant + log_weights, self._spread
+        floor = SKIP - np.log(self.n_clients)
+
+        def block(rows: slice) -> tuple[Array, ...]:
+            return ascent_shared(
+                x_t[:, rows],
+                inverse_n[rows],
+                constant[rows],
+                variance,
+                slope,
+                spread,
+                floor,
+                atoms,
+                frozen,
+                curvature,
+            )
+
+        value, gradient, outer, precision, square = map(
+            sum, zip(*map_blocks(block, self.n_clients), strict=True)
+        )
+        outer = mirror(outer) if curvature else None
+        if frozen:
+            return Ascent(value, gradient, outer, precision)
+        # Expected information: diag(1 / var) + 1/2 sum_i (d log var_i)(d log var_i)'
+        information = 0.5 * np.einsum("mil,mih,mi->mlh", slope, slope, square)
+        information += precision[:, :, None] * np.eye(self.dimension)
+        return Ascent(value, gradient, outer, information)
+
+    def _noise(self, atoms: Array) -> Array:
+        """V(a_j) / n_k, (K, m, d)."""
+        return (1 / self.covariance.shared_precision(atoms)) / self.n[:, None, None]
+
+    def components(self, atoms: Array) -> Components:
+        """Mean a + Gamma (theta_hat - a) / (noise + Gamma), covariance Gamma noise / (noise + Gamma)."""
+        d = self.dimension
+        if self.spread is None:
+            return Components(atoms[None], np.zeros((1, 1, d, d)))
+        noise = self._noise(atoms)
+        gain = self._spread / (noise + self._spread)
+        mean = atoms + gain * (self.estimates[:, None, :] - atoms)
+        return Components(mean, (gain * noise)[..., None] * np.eye(d))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return replace(
+            self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
+        )
+
+    def smoothed(self, spread: Array | None) -> Likelihood:  # type: ignore[override]
+        if spread is not None and not is_diagonal(spread):
+            from vaneb.likelihood.gaussian_function import FunctionGaussian
+
+            return FunctionGaussian(self.estimates, self.n, self.covariance, spread)
+        return replace(self, spread=spread)
+
+    def peak(self) -> Array:
+        variance = self._variance(self.estimates)[0] / self.n[:, None] + self._spread
+        return -0.5 * np.log(variance).sum(axis=1) + self._constant
+
+    def local_estimates(self) -> Array:
+        return self.estimates
+
+    def local_precision(self) -> Array:
+        return self.covariance.shared_precision(self.estimates) * self.n[:, None]

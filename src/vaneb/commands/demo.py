@@ -91,7 +91,7 @@ def five_curve_errors(rng: np.random.Generator, progress: Callback | None = None
     estimates = {
         "local": Local().fit(aware).personalize(aware).mean,
         "average of all": FedAvg().fit(aware).personalize(aware).mean,
-        "NPEB (fixed variances)": NPEB().fit(fixed, progress=progress).personalize(fixed).mean,
+        "NPEB (fixed variances)": NPEB().fit(fixed).personalize(fixed).mean,
         "VANEB": VANEB().fit(aware, progress=progress).personalize(aware).mean,
         "oracle (knows the prior)": Oracle(truth).fit(aware).personalize(aware).mean,
     }

@@ -2,12 +2,12 @@
 
 A row's loss depends on the parameter theta through a linear index only,
 
-    eta = z' theta + offset                       one entry: all families but softmax
-    eta_c = (B_c z)' theta,   c = 0, ..., C - 1   C entries: softmax
+    eta = z' theta + offset                                one entry: all families but softmax
+    eta_c = ((B_c - B_0) z)' theta,   c = 1, ..., C        softmax over C + 1 classes
 
 and a row's log-likelihood is ``-loss / dispersion + constant``.  The losses are in ``losses``.
 
-Letters: p columns of the design, d parameters, C classes; d = p except for softmax.
+Letters: p columns of the design, d parameters, C entries of the index; d = p except for softmax.
 """
 
 from __future__ import annotations
@@ -39,26 +39,25 @@ class Family:
     dispersion: float = 1.0
     """phi in the log-likelihood -loss / phi: variance of Gaussian noise, 1 / shape of a gamma response."""
     projections: Array | None = None
-    """Softmax only: B_c, shape (C, d, p)."""
+    """Softmax only: B_c, shape (C + 1, d, p)."""
     is_likelihood: bool = True
     """False where the loss is not minus the logarithm of a density (Huber)."""
 
     @property
     def n_index(self) -> int:
-        """Entries of the linear index: C for softmax, else 1."""
-        return 1 if self.projections is None else len(self.projections)
+        """C: one less than the number of classes for softmax, else 1."""
+        return 1 if self.projections is None else len(self.projections) - 1
 
     @property
     def index_map(self) -> Array:
-        """B_c' stacked over classes, shape (C p, d): times theta it gives the coefficients of the columns.
+        """(B_c - B_0)' stacked, shape (C p, d): times theta it gives the coefficients of the columns.
 
         Shape (0, 0) for families with one index: their coefficients are theta itself.
         """
         if self.projections is None:
             return np.zeros((0, 0))
-        return np.ascontiguousarray(self.projections.transpose(0, 2, 1)).reshape(
-            -1, self.projections.shape[1]
-        )
+        relative = self.projections[1:] - self.projections[0]
+        return np.ascontiguousarray(relative.transpose(0, 2, 1)).reshape(-1, relative.shape[1])
 
     def dimension(self, n_columns: int) -> int:
         """d, for a design of p = ``n_columns`` columns."""
@@ -76,7 +75,7 @@ class Family:
         if self.projections is None:
             return columns
         if self.name == "multinomial":
-            return tuple(f"{c}:{name}" for c in range(1, self.n_index) for name in columns)
+            return tuple(f"{c}:{name}" for c in range(1, self.n_index + 1) for name in columns)
         return tuple(f"theta{i + 1}" for i in range(self.projections.shape[1]))
 
     def with_dispersion(self, dispersion: float) -> Self:
@@ -88,12 +87,13 @@ class Family:
         per_row = np.broadcast_to(theta, (len(design), theta.shape[-1]))
         if self.projections is None:
             return np.einsum("np,np->n", design, per_row) + offset
-        return np.einsum("np,cdp,nd->nc", design, self.projections, per_row, optimize=True)
+        coefficients = (per_row @ self.index_map.T).reshape(len(design), self.n_index, -1)
+        return np.einsum("np,ncp->nc", design, coefficients)
 
     def mean(self, index: Array) -> Array:
         """Expected response at ``index``; for softmax the probabilities of the classes."""
         if self.code == losses.SOFTMAX:
-            return softmax(index, axis=-1)
+            return softmax(np.column_stack([np.zeros(len(index)), index]), axis=1)
         if self.code == losses.BINOMIAL:
             return expit(index)
         if self.code in (losses.GAUSSIAN, losses.HUBER):
@@ -122,7 +122,7 @@ class Family:
             raise InvalidOption(f"{self.name} is a loss, not a likelihood: it has no Fisher information")
         eta = index.reshape(len(index), -1)
         if self.code == losses.SOFTMAX:
-            p = softmax(eta, axis=1)
+            p = self.mean(eta)[:, 1:]
             return p[:, :, None] * np.eye(self.n_index) - p[:, :, None] * p[:, None, :]
         if self.code == losses.BINOMIAL:
             value = expit(eta) * expit(-eta)
@@ -208,11 +208,14 @@ def multinomial(n_classes: int, n_columns: int) -> Family:
 
 
 def shared_softmax(projections: ArrayLike) -> Family:
-    """Softmax with class scores (B_c z)' theta, one theta for all classes; ``projections`` is (C, d, p)."""
+    """Softmax with class scores (B_c z)' theta, one theta for all classes.
+
+    ``projections`` has one matrix B_c for each class: shape (classes, d, p).
+    """
     b = np.asarray(projections, dtype=np.float64)
     if b.ndim != 3 or len(b) < 2 or not np.isfinite(b).all():
         raise InvalidOption(
-            f"shared_softmax: projections must be finite numbers of shape (C, d, p), not {b.shape}"
+            f"shared_softmax: projections must be finite numbers of shape (classes, d, p), not {b.shape}"
         )
     return Family("shared_softmax", losses.SOFTMAX, projections=b)
 
@@ -247,5 +250,5 @@ _RESPONSES: dict[int, tuple[str, Callable[[Array, int], NDArray[np.bool_]]]] = {
     losses.POISSON: ("a count", _count),
     losses.NEGATIVE_BINOMIAL: ("a count", _count),
     losses.GAMMA: ("a positive number", lambda y, _: y > 0),
-    losses.SOFTMAX: ("a class counted from 0", lambda y, n: _count(y, n) & (y < n)),
+    losses.SOFTMAX: ("a class counted from 0", lambda y, n: _count(y, n) & (y <= n)),
 }

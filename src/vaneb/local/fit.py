@@ -12,6 +12,7 @@ does not exist either, c = 0 and S is the information of an average row at 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,10 @@ class LocalFits:
     def exists(self) -> NDArray[np.bool_]:
         """Whether the estimate is the unpenalised minimiser, shape (K,)."""
         return self.outcome == CONVERGED
+
+    def take(self, clients: NDArray[np.intp] | slice) -> Self:
+        """The fits of some of the clients, in the order given."""
+        return type(self)(**{name: values[clients] for name, values in vars(self).items()})
 
     def information_form(self) -> Array:
         """theta - H^+ g: the minimiser of each client's quadratic expansion at ``theta``, shape (K, d).

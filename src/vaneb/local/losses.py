@@ -8,15 +8,18 @@ With index eta and response y, up to a constant in eta:
     gamma               y e^-eta + eta                                    (log link)
     negative binomial   (y + 1/a) log(1 + a e^eta) - y eta                (log link, dispersion a)
     huber               r^2 / 2 if |r| <= a, else a (|r| - a / 2);  r = eta - y
-    softmax             log sum_c e^eta_c - eta_y                         (index of C entries)
+    softmax             log(1 + sum_c e^eta_c) - eta_y                    (eta_0 = 0)
 
 The functions are compiled and work on the first ``size`` of tiles of T pairs, with the loop over pairs
-innermost so that it becomes vector instructions.  ``index`` has shape (C, T) with C = 1 except
-for softmax; second derivatives are packed lower triangles of C x C matrices, entry (b, c <= b) at
-b (b + 1) / 2 + c.
+innermost so that it becomes vector instructions.  ``index`` has shape (C, T); C = 1 except for softmax,
+where it holds the scores of classes 1 to C relative to class 0.  Second derivatives are packed lower
+triangles of C x C matrices, entry (b, c <= b) at b (b + 1) / 2 + c.
 
 Huber's second derivative is not continuous; its place is taken by the weight of iteratively reweighted
 least squares, min(1, a / |r|), whose quadratic lies above the loss and so never overshoots.
+
+The functions are compiled into their callers in other files, and the compiler's cache does not see that:
+after a change here remove the ``__pycache__`` folders.
 """
 
 from __future__ import annotations
@@ -34,27 +37,50 @@ _compiled = njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 
 @_compiled
 def _softmax(size, index, probability, log_total):
-    """probability_c = e^eta_c / sum_b e^eta_b and the logarithm of that sum, without overflow."""
-    n_classes = index.shape[0]
+    """Probabilities e^eta_c / (1 + sum_b e^eta_b) and the logarithm of that sum, without overflow.
+
+    ``probability`` is (C + 1 or more, T): rows 0 to C - 1 are those of the entries of the index.
+    """
+    n_index = index.shape[0]
+    total = probability[n_index]
+    _log_sum(size, index, probability, total, log_total)
     for i in range(size):
-        log_total[i] = index[0, i]
-    for c in range(1, n_classes):
+        total[i] = 1.0 / total[i]
+    for c in range(n_index):
+        own = probability[c]
         for i in range(size):
-            log_total[i] = max(log_total[i], index[c, i])
-    total = probability[n_classes]
+            own[i] *= total[i]
+
+
+@_compiled
+def _log_sum(size, index, terms, total, log_total):
+    """log(1 + sum_c e^eta_c), with e^(eta_c - largest) and their sum (of at least 1) left over."""
+    eta = index[0]
     for i in range(size):
-        total[i] = 0.0
-    for c in range(n_classes):
+        log_total[i] = max(eta[i], 0.0)
+    for c in range(1, index.shape[0]):
+        eta = index[c]
         for i in range(size):
-            e = exp(index[c, i] - log_total[i])
-            probability[c, i] = e
+            log_total[i] = max(log_total[i], eta[i])
+    for i in range(size):
+        total[i] = exp(-log_total[i])
+    for c in range(index.shape[0]):
+        eta, term = index[c], terms[c]
+        for i in range(size):
+            e = exp(eta[i] - log_total[i])
+            term[i] = e
             total[i] += e
     for i in range(size):
         log_total[i] += log(total[i])
-        total[i] = 1.0 / total[i]
-    for c in range(n_classes):
+
+
+@_compiled
+def _subtract_own(size, y, index, loss):
+    """loss -= eta_y, with eta_0 = 0."""
+    for c in range(index.shape[0]):
+        eta = index[c]
         for i in range(size):
-            probability[c, i] *= total[i]
+            loss[i] -= eta[i] if y[i] == c + 1.0 else 0.0
 
 
 @_compiled
@@ -85,9 +111,8 @@ def values(code, a, size, y, index, loss, work):
             inner = min(r, a)
             loss[i] = inner * (r - 0.5 * inner)
     else:
-        _softmax(size, index, work, loss)
-        for i in range(size):
-            loss[i] -= index[int(y[i]), i]
+        _log_sum(size, index, work, work[index.shape[0]], loss)
+        _subtract_own(size, y, index, loss)
 
 
 @_compiled
@@ -140,22 +165,22 @@ def derivatives(code, a, size, y, index, loss, first, second, work):
             curvature[i] = a / max(abs(r), a)
     else:
         _softmax(size, index, work, loss)
-        n_classes = index.shape[0]
-        for i in range(size):
-            loss[i] -= index[int(y[i]), i]
+        n_index = index.shape[0]
+        _subtract_own(size, y, index, loss)
         at = 0
-        for b in range(n_classes):
+        for b in range(n_index):
+            p, slope = work[b], first[b]
             for i in range(size):
-                first[b, i] = work[b, i]
+                slope[i] = p[i] - (1.0 if y[i] == b + 1.0 else 0.0)
             for c in range(b):
+                other, entry = work[c], second[at]
                 for i in range(size):
-                    second[at, i] = -work[b, i] * work[c, i]
+                    entry[i] = -p[i] * other[i]
                 at += 1
+            entry = second[at]
             for i in range(size):
-                second[at, i] = work[b, i] * (1.0 - work[b, i])
+                entry[i] = p[i] * (1.0 - p[i])
             at += 1
-        for i in range(size):
-            first[int(y[i]), i] -= 1.0
 
 
 @_compiled
@@ -186,30 +211,35 @@ def third_derivatives(code, a, size, y, index, against, third, work):
             out[i] = -t if x >= 0.0 else t
     else:
         # trace(W N) = sum_c p_c q_c with q_c = (e_c - p)' N (e_c - p), so third_c = p_c (q_c - mean q).
-        n_classes = index.shape[0]
-        _softmax(size, index, work, work[n_classes + 1])
-        mean = work[n_classes]
-        for c in range(n_classes):
+        n_index = index.shape[0]
+        _softmax(size, index, work, work[n_index + 1])
+        mean = work[n_index]
+        for c in range(n_index):
+            own = third[c]
             for i in range(size):
-                third[c, i] = 0.0
+                own[i] = 0.0
         at = 0
-        for b in range(n_classes):
+        for b in range(n_index):
+            p, own = work[b], third[b]
             for c in range(b):
+                entry, p_other, other = against[at], work[c], third[c]
                 for i in range(size):
-                    third[b, i] += against[at, i] * work[c, i]
-                    third[c, i] += against[at, i] * work[b, i]
+                    own[i] += entry[i] * p_other[i]
+                    other[i] += entry[i] * p[i]
                 at += 1
+            entry = against[at]
             for i in range(size):
-                third[b, i] += against[at, i] * work[b, i]
+                own[i] += entry[i] * p[i]
             at += 1
         # third_c = (N p)_c for now; q_c = N_cc - 2 (N p)_c + p'Np, and p'Np cancels in q_c - mean q.
         for i in range(size):
             mean[i] = 0.0
-        for c in range(n_classes):
-            at = c * (c + 1) // 2 + c
+        for c in range(n_index):
+            entry, p, own = against[c * (c + 1) // 2 + c], work[c], third[c]
             for i in range(size):
-                third[c, i] = against[at, i] - 2.0 * third[c, i]
-                mean[i] += work[c, i] * third[c, i]
-        for c in range(n_classes):
+                own[i] = entry[i] - 2.0 * own[i]
+                mean[i] += p[i] * own[i]
+        for c in range(n_index):
+            p, own = work[c], third[c]
             for i in range(size):
-                third[c, i] = work[c, i] * (third[c, i] - mean[i])
+                own[i] = p[i] * (own[i] - mean[i])

@@ -116,6 +116,8 @@ class RowsObjective:
     def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
         rows = self.rows.take(clients)
         index = self.family.index(direction[rows.client_of_row], rows.design).reshape(len(rows.response), -1)
+        if self.family.code == losses.SOFTMAX:
+            index = np.column_stack([np.zeros(len(index)), index])
         against = _climbs(self.family.code, index, rows.response)
         first = rows.starts[:-1]
         worst = np.maximum.reduceat(against, first)

@@ -1,0 +1,219 @@
+"""The exact likelihood of clients' own rows: l_k(a) = sum_i log p(y_i | z_i, a).
+
+No Gaussian approximation of an estimate stands between the rows and the solver, so a client whose
+estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
+
+``exact_likelihood`` picks the implementation.  For least squares the likelihood *is* that of a Gaussian
+report in information form, whatever the number of rows; all other families keep their rows.
+
+With a spread, the integral over a component is Laplace's approximation (``exact_laplace``); for least
+squares it is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.blocks import map_blocks
+from vaneb.errors import InvalidOption
+from vaneb.likelihood import exact_kernels, exact_laplace
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
+from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+from vaneb.local import losses
+from vaneb.local.data import GroupedRows
+from vaneb.local.families import Family
+from vaneb.local.fit import LocalFits, fit_clients
+from vaneb.local.objective import RowsObjective
+
+#: Clients are split into at most this many blocks, whatever the number of threads.
+MAX_BLOCKS = 64
+MIN_BLOCK = 32
+#: Pairs whose share r_kj is below exp(SKIP) / K change a sum of order one by less than 1e-13.
+SKIP = -30.0
+#: Eigenvalues of a spread below this share of the largest are directions without spread.
+NULL_TOLERANCE = 1e-12
+
+
+def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None = None) -> Likelihood:
+    """Likelihood of K clients' rows.
+
+    Parameters
+    ----------
+    rows : the rows of K clients
+    family : with its dispersion (``vaneb.local.fit.common_dispersion`` estimates one for all clients)
+    fits : local fits of the same rows and family, made here if not given
+    """
+    if not family.is_likelihood:
+        raise InvalidOption(
+            f"family {family.name!r} is a loss without a density: "
+            "use Gaussian reports with sandwich covariances instead"
+        )
+    fits = fit_clients(rows, family) if fits is None else fits
+    if family.code == losses.GAUSSIAN:
+        return _information_form(rows, family, fits)
+    return ExactLikelihood(rows, family, fits)
+
+
+def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:
+    """Least squares: -n/2 log(2 pi phi) - RSS / (2 phi) - (a - theta_hat)' Z'Z (a - theta_hat) / (2 phi)."""
+    estimates = fits.information_form()
+    half_squares, _, hessian = RowsObjective(rows, family).terms(estimates, np.arange(rows.n_clients))
+    precision = hessian / family.dispersion
+    log_density = (
+        -0.5 * rows.n_rows * np.log(2 * np.pi * family.dispersion) - half_squares / family.dispersion
+    )
+    log_determinant, rank = log_pseudo_determinant(precision)
+    # The density of the estimate already carries this much.
+    return ConstantGaussian(estimates, precision, log_density - 0.5 * (log_determinant - rank * LOG_2PI))
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLikelihood:
+    """Clients that keep their rows; see ``exact_likelihood``.
+
+    Parameters
+    ----------
+    rows, family, fits : as there
+    spread : (d, d) or None
+        Gamma.
+    """
+
+    rows: GroupedRows
+    family: Family
+    fits: LocalFits
+    spread: Array | None = field(default=None)
+
+    @property
+    def n_clients(self) -> int:
+        return self.rows.n_clients
+
+    @property
+    def dimension(self) -> int:
+        return self.fits.theta.shape[1]
+
+    @cached_property
+    def constant(self) -> Array:
+        """What is left of each client's log-likelihood without its losses, shape (K,)."""
+        if not self.n_clients:
+            return np.zeros(0)
+        return np.add.reduceat(self.family.log_constant(self.rows.response), self.rows.starts[:-1])
+
+    @cached_property
+    def _root(self) -> Array | None:
+        """L (d, q) with L L' = spread; None where there is none."""
+        if self.spread is None:
+            return None
+        spread = np.asarray(self.spread, dtype=np.float64)
+        eigenvalues, vectors = np.linalg.eigh((spread + spread.T) / 2)
+        if eigenvalues[0] < -1e-9 * max(eigenvalues[-1], 0.0) or not np.isfinite(eigenvalues).all():
+            raise InvalidOption("spread must be a positive semidefinite matrix")
+        kept = eigenvalues > NULL_TOLERANCE * max(eigenvalues[-1], 0.0)
+        if not kept.any():
+            return None
+        return np.ascontiguousarray(vectors[:, kept] * np.sqrt(eigenvalues[kept]))
+
+    @cached_property
+    def _precision(self) -> Array:
+        return self.fits.hessian / self.family.dispersion
+
+    @property
+    def _block(self) -> int:
+        return max(MIN_BLOCK, -(-self.n_clients // MAX_BLOCKS))
+
+    def _rows(self, part: slice) -> exact_kernels.Rows:
+        """The rows of a block, as the kernels take them."""
+        rows, family = self.rows, self.family
+        return exact_kernels.Rows(
+            family.code,
+            family.parameter,
+            family.dispersion,
+            rows.design,
+            rows.response,
+            rows.offset,
+            rows.starts[part.start : part.stop + 1],
+            *self._index,
+        )
+
+    @cached_property
+    def _index(self) -> tuple[int, Array]:
+        return self.family.n_index, self.family.index_map
+
+    def _search(self, root: Array, part: slice) -> exact_laplace.Search:
+        return exact_laplace.Search(root, self.fits.theta[part], self._precision[part])
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        out = np.empty((self.n_clients, len(atoms)))
+        atoms_t, root, constant = _transposed(atoms), self._root, self.constant
+
+        def block(part: slice) -> None:
+            if root is None:
+                exact_kernels.log_likelihood(self._rows(part), constant[part], atoms_t, out[part])
+            else:
+                search = self._search(root, part)
+                exact_laplace.log_likelihood(self._rows(part), constant[part], atoms_t, search, out[part])
+
+        list(map_blocks(block, self.n_clients, self._block))
+        return out
+
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
+        atoms_t, root, constant = _transposed(atoms), self._root, self.constant + log_weights
+        floor = SKIP - float(np.log(self.n_clients))
+
+        def block(part: slice) -> exact_kernels.Sums:
+            if root is None:
+                return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
+            search = self._search(root, part)
+            return exact_laplace.ascent(self._rows(part), constant[part], atoms_t, search, floor, curvature)
+
+        parts = list(map_blocks(block, self.n_clients, self._block))
+        value, gradient, outer, information = (np.sum(sums, axis=0) for sums in zip(*parts, strict=True))
+        return Ascent(value, gradient, outer if curvature else None, information)
+
+    def components(self, atoms: Array) -> Components:
+        d, root = self.dimension, self._root
+        if root is None:
+            return Components(atoms[None], np.zeros((1, 1, d, d)))
+        mean = np.empty((self.n_clients, len(atoms), d))
+        covariance = np.empty((self.n_clients, len(atoms), d, d))
+        atoms_t = _transposed(atoms)
+
+        def block(part: slice) -> None:
+            search = self._search(root, part)
+            exact_laplace.components(self._rows(part), atoms_t, search, mean[part], covariance[part])
+
+        list(map_blocks(block, self.n_clients, self._block))
+        return Components(mean, covariance)
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        part = replace(self, rows=self.rows.take(rows), fits=self.fits.take(rows))
+        if "constant" in self.__dict__:
+            part.__dict__["constant"] = self.constant[rows]
+        return part
+
+    def smoothed(self, spread: Array | None) -> Self:
+        return replace(self, spread=spread)
+
+    def peak(self) -> Array:
+        """l_k at the client's own estimate; smoothed, with that estimate for the atom and for the mode."""
+        peak = self.constant - self.fits.loss / self.family.dispersion
+        if self._root is None:
+            return peak
+        within = np.eye(self._root.shape[1]) + self._root.T @ self._precision @ self._root
+        return peak - 0.5 * np.linalg.slogdet(within)[1]
+
+    def local_estimates(self) -> Array:
+        return self.fits.theta
+
+    def local_precision(self) -> Array:
+        return self._precision
+
+
+def _transposed(atoms: Array) -> Array:
+    return np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)

@@ -204,9 +204,11 @@ def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, o
                 for i in range(n):
                     total_share[i] += share[c, i]
             mean[:, :n] = 0.0
+            for i in range(n):
+                total_share[i] = 1.0 / total_share[i]
             for c in range(n_classes):
                 for i in range(n):
-                    share[c, i] /= total_share[i]
+                    share[c, i] *= total_share[i]
                 for a in range(d):
                     for i in range(n):
                         mean[a, i] += share[c, i] * columns[c, a, i]

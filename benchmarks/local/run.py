@@ -6,6 +6,8 @@ CPU seconds of this process, one thread each.  statsmodels is timed on the first
 the time multiplied up; estimates are compared on the same clients.  Writes ``results.csv`` beside it.
 """
 
+# ruff: noqa: E402 -- the number of threads must be set before numpy is imported
+
 from __future__ import annotations
 
 import os

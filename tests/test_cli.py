@@ -299,7 +299,8 @@ def _wait_for_partial(folder: Path, process: subprocess.Popen, seconds: float = 
 # ---------------------------------------------------------------- the demonstration
 
 
-def test_demo_beats_local_and_pooled_estimates() -> None:
+def test_demo_beats_local_and_pooled_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vaneb.commands.demo.CLIENTS", 200)
     result = vaneb("demo")
     assert result.exit_code == 0, result.output
     assert "Clemente" in result.output

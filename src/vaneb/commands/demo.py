@@ -123,7 +123,7 @@ def _show_batting(console: Console, data: Batting, estimates: dict[str, Array]) 
 def _show_five_curves(console: Console, errors: dict[str, float]) -> None:
     from rich.table import Table
 
-    title = f"{CLIENTS} clients with {ROWS} to {2 * ROWS} rows, parameters on five curves in space"
+    title = f"Five curves in space: {CLIENTS} clients, {ROWS} to {2 * ROWS} rows"
     table = Table(title=title, title_justify="left")
     table.add_column("estimator")
     table.add_column("root mean squared error", justify="right")

@@ -125,6 +125,30 @@ def test_variance_function_in_place_of_standard_errors(tmp_path: Path) -> None:
     assert read(tmp_path / "out.csv").num_rows == 3
 
 
+def test_with_a_singular_precision_any_solution_gives_the_same_answer(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    roots = rng.standard_normal((12, 3, 2))
+    precision = roots @ roots.transpose(0, 2, 1)
+    theta = rng.standard_normal((12, 3))
+    null = np.linalg.svd(roots.transpose(0, 2, 1))[2][:, 2]
+    outputs = []
+    for shift in (0.0, 7.0):
+        write_reports(tmp_path / "reports.csv", Reports(theta + shift * null, precision=precision))
+        arguments = (
+            "personalize",
+            tmp_path / "reports.csv",
+            "-o",
+            tmp_path / "out.parquet",
+            "--smooth",
+            "off",
+        )
+        assert vaneb(*arguments).exit_code == 0
+        outputs.append(read(tmp_path / "out.parquet"))
+    one, other = outputs
+    for column in one.column_names[1:-1]:
+        assert_allclose(other[column], one[column], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("solver", ["certified", "pseudo-em", "grid"])
 def test_every_solver_ends_well(table: Path, tmp_path: Path, solver: str) -> None:
     out = tmp_path / "out.csv"

@@ -82,6 +82,16 @@ def log_pseudo_determinant(precision: Array) -> tuple[Array, Array]:
     return np.log(np.where(informative, eigenvalues, 1.0)).sum(1), informative.sum(1)
 
 
+def neighbours_together(points: Array) -> NDArray[np.intp]:
+    """An order of points (K, d) in which neighbours stand together, so that loops can skip whole strips."""
+    n, d = points.shape
+    if n < 256 or d > 20:
+        return np.arange(n)
+    from scipy.spatial import cKDTree
+
+    return cKDTree(points, leafsize=64, balanced_tree=False).indices
+
+
 def mirror(lower: Array) -> Array:
     """Symmetric matrices from their lower triangles; a diagonal form passes unchanged."""
     if lower.ndim < 3:
@@ -134,10 +144,18 @@ class ConstantGaussian:
         return self.base_precision[:, :, None] * np.eye(self.dimension)
 
     @cached_property
-    def _clients_last(self) -> tuple[Array, Array]:
-        """Estimates (d, K) and precisions (d, K) or (d, d, K): what a loop over clients reads in a row."""
-        order = (*range(1, self.precision.ndim), 0)
-        return np.ascontiguousarray(self.estimates.T), np.ascontiguousarray(self.precision.transpose(order))
+    def _clients_last(self) -> tuple[NDArray[np.intp], Array, Array]:
+        """An order of clients, and in that order estimates (d, K) and precisions (d, K) or (d, d, K).
+
+        What a loop over clients reads in a row; neighbours in space are neighbours in the loop.
+        """
+        order = neighbours_together(self.estimates)
+        axes = (*range(1, self.precision.ndim), 0)
+        return (
+            order,
+            np.ascontiguousarray(self.estimates[order].T),
+            np.ascontiguousarray(self.precision[order].transpose(axes)),
+        )
 
     @cached_property
     def constant(self) -> Array:
@@ -175,8 +193,8 @@ class ConstantGaussian:
 
         loop = kernels.ascent_diagonal if self.precision.ndim == 2 else kernels.ascent_full
         floor = kernels.SKIP - np.log(self.n_clients)
-        x_t, precision_t = self._clients_last
-        constant = self.constant + log_weights
+        order, x_t, precision_t = self._clients_last
+        constant = (self.constant + log_weights)[order]
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
 
         def block(rows: slice) -> tuple[Array, ...]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
 from vaneb.covariance.base import SharedDiagonal
-from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror
+from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
 
 
@@ -46,8 +46,10 @@ class SharedGaussian:
         return np.full(self.n_clients, -0.5 * self.dimension * LOG_2PI)
 
     @cached_property
-    def _clients_last(self) -> tuple[Array, Array]:
-        return np.ascontiguousarray(self.estimates.T), 1.0 / self.n
+    def _clients_last(self) -> tuple[NDArray[np.intp], Array, Array]:
+        """An order of clients in which neighbours stand together, estimates (d, K) and 1 / n_k in it."""
+        order = neighbours_together(self.estimates)
+        return order, np.ascontiguousarray(self.estimates[order].T), 1.0 / self.n[order]
 
     def _variance(self, atoms: Array) -> tuple[Array, Array]:
         """V (m, d) and dV_i / da_l (m, d, d) at the atoms."""
@@ -61,7 +63,7 @@ class SharedGaussian:
         out = np.empty((self.n_clients, len(atoms)))
         atoms_t = np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)
         variance_t = np.ascontiguousarray(1 / self.covariance.shared_precision(atoms).T)
-        inverse_n, constant, spread = self._clients_last[1], self._constant, self._spread
+        inverse_n, constant, spread = 1.0 / self.n, self._constant, self._spread
 
         def block(rows: slice) -> None:
             log_likelihood_shared(
@@ -79,8 +81,8 @@ class SharedGaussian:
 
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
         variance, slope = self._variance(atoms)
-        x_t, inverse_n = self._clients_last
-        constant, spread = self._constant + log_weights, self._spread
+        order, x_t, inverse_n = self._clients_last
+        constant, spread = (self._constant + log_weights)[order], self._spread
         floor = SKIP - np.log(self.n_clients)
 
         def block(rows: slice) -> tuple[Array, ...]:

@@ -12,6 +12,7 @@ from vaneb.npmle.support import starting_points
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
 LOOKED_AT = 400
 CLIMBED = 40
+MOST_CLIMBED = 200
 STEPS = 20
 #: Effort of the search that a certificate rests on.
 THOROUGH = 3.0
@@ -31,12 +32,15 @@ def search(
 
     ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be.
     """
-    looked_at, climbed = int(effort * LOOKED_AT), int(effort * CLIMBED)
     log_weights = client_log_weights(log_density)
-    chosen = candidates[rng.choice(len(candidates), min(looked_at, len(candidates)), replace=False)]
+    # Half of the points looked at are the clients that the prior explains worst, half are random.
+    half = min(len(candidates), int(effort * LOOKED_AT) // 2)
+    worst = np.argsort(log_density - likelihood.peak(), kind="stable")[:half]
+    chosen = candidates[np.union1d(worst, rng.choice(len(candidates), half, replace=False))]
     value = likelihood.ascent(chosen, log_weights, curvature=False).value
-    best = np.argsort(-value, kind="stable")[:climbed]
-    starts = np.concatenate([atoms, chosen[best]])
+    # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
+    count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
+    starts = np.concatenate([atoms, chosen[np.argsort(-value, kind="stable")[:count]]])
     return climb(likelihood, starts, log_weights, steps=int(effort * STEPS), gain=0.02 * tol)
 
 

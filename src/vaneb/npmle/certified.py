@@ -19,7 +19,8 @@ import numpy as np
 
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle import certificate as cert
-from vaneb.npmle.fit import Certificate, Fit, Progress, Step
+from vaneb.npmle.ascent import Maxima, client_log_weights
+from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
 from vaneb.npmle.support import covering_subset, distinct, merged, starting_points
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 
@@ -61,9 +62,9 @@ def certified(
     if start is None:
         atoms = candidates[covering_subset(candidates, FIRST_ATOMS, rng)]
         weights = np.full(len(atoms), 1 / len(atoms))
-        atoms, weights, density = _solved(likelihood, atoms, None, max(tol, 1e-3))
+        atoms, weights, density = _solved(likelihood, atoms, None, max(tol, 1e-2))
     else:
-        atoms, weights, density = _solved(likelihood, *start, max(tol, 1e-3))
+        atoms, weights, density = _solved(likelihood, *start, max(tol, 1e-2))
 
     best: Certificate | None = None
     for done in range(max_rounds):
@@ -81,14 +82,33 @@ def certified(
             progress("fitting the prior", done + 1, max_rounds)
         if found.reached:
             break
+        moved = _moved(likelihood, weights, maxima, float(density.mean()))
+        # The maxima that matter, best first, and apart from each other; from the atoms too, if those are at
+        # their maxima.  Otherwise old atom and new maximum stand side by side, for the weights to decide.
         useful = np.argsort(-maxima.gap, kind="stable")[: int((maxima.gap > 0.01 * tol).sum())]
-        new = maxima.points[distinct(maxima.points, maxima.scale, useful, SAME)]
+        if moved is None:
+            new = maxima.points[distinct(maxima.points, maxima.scale, useful, SAME)]
+        else:
+            atoms, weights, scale = moved
+            points = np.concatenate([atoms, maxima.points[useful]])
+            scale = np.concatenate([scale, maxima.scale[useful]])
+            new = points[distinct(points, scale, np.arange(len(points)), SAME, always=len(atoms))[len(atoms) :]]
         start_weights = np.concatenate([weights, np.zeros(len(new))])
-        atoms, weights, density = _solved(
-            likelihood, np.concatenate([atoms, new]), start_weights, max(0.1 * tol, min(1e-3, 0.01 * found.gap))
-        )
+        accuracy = max(0.1 * tol, min(1e-2, 0.05 * found.gap))
+        atoms, weights, density = _solved(likelihood, np.concatenate([atoms, new]), start_weights, accuracy)
     assert best is not None
     return _tidied(likelihood, Fit(atoms, weights, best, tuple(trace), float(density.mean())), candidates, rng, effort)
+
+
+def _moved(
+    likelihood: Likelihood, weights: Array, maxima: Maxima, value: float
+) -> tuple[Array, Array, Array] | None:
+    """Atoms at the maxima that were climbed to from them, their weights and scales, if the likelihood rises."""
+    m = len(weights)
+    atoms, total, heads = merged(maxima.points[:m], weights, maxima.scale[:m], SAME)
+    if log_mixture(likelihood, atoms, total).mean() > value:
+        return atoms, total, maxima.scale[heads]
+    return None
 
 
 def _solved(
@@ -105,7 +125,7 @@ def _solved(
 def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.Generator, effort: float) -> Fit:
     """Near-equal atoms made one, if the result is as good by the same measure."""
     scale = _local_scale(likelihood, fit)
-    atoms, weights = merged(fit.atoms, fit.weights, scale, 5 * SAME)
+    atoms, weights, _ = merged(fit.atoms, fit.weights, scale, 5 * SAME)
     if len(atoms) == len(fit.atoms):
         return fit
     tol = fit.certificate.tolerance
@@ -122,9 +142,6 @@ def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.
 
 def _local_scale(likelihood: Likelihood, fit: Fit) -> Array:
     """Average information of the clients at each atom, (m, d, d)."""
-    from vaneb.npmle.ascent import client_log_weights
-    from vaneb.npmle.fit import log_mixture
-
     weights = client_log_weights(log_mixture(likelihood, fit.atoms, fit.weights))
     sums = likelihood.ascent(fit.atoms, weights, curvature=False)
     information = sums.information

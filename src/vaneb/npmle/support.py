@@ -75,29 +75,42 @@ def covering_subset(points: Array, size: int, rng: np.random.Generator) -> NDArr
     return np.unique(np.concatenate([chosen, pool[far]]))
 
 
-def distinct(points: Array, scale: Array, order: NDArray[np.intp], radius: float) -> NDArray[np.intp]:
+def distinct(
+    points: Array, scale: Array, order: NDArray[np.intp], radius: float, always: int = 0
+) -> NDArray[np.intp]:
     """Indices, taken in ``order``, of points no closer than ``radius`` to one taken before.
 
-    Distances are measured with the information matrix ``scale`` (m, d, d) of the point taken before.
+    Distances are measured with the information matrix ``scale`` (m, d, d) of the point taken before.  The first
+    ``always`` in the order are taken whatever their distances.
     """
-    kept: list[int] = []
-    for i in order:
-        if kept:
-            difference = points[i] - points[kept]
-            if np.einsum("ji,jil,jl->j", difference, scale[kept], difference).min() < radius**2:
-                continue
-        kept.append(int(i))
-    return np.array(kept, dtype=np.intp)
+    kept = np.array(order, dtype=np.intp)
+    count = always
+    for i in order[always:]:
+        before = kept[:count]
+        difference = points[i] - points[before]
+        squared = ((difference[:, None, :] @ scale[before])[:, 0, :] * difference).sum(axis=1)
+        if count == 0 or squared.min() >= radius**2:
+            kept[count] = i
+            count += 1
+    return kept[:count]
 
 
-def merged(atoms: Array, weights: Array, scale: Array, radius: float) -> tuple[Array, Array]:
-    """Atoms closer than ``radius`` (in units of ``scale``) replaced by their weighted mean."""
-    order = np.argsort(-weights, kind="stable")
-    heads = distinct(atoms, scale, order, radius)
-    difference = atoms[:, None, :] - atoms[heads]
-    owner = np.einsum("mji,jil,mjl->mj", difference, scale[heads], difference).argmin(axis=1)
+def merged(
+    atoms: Array, weights: Array, scale: Array, radius: float
+) -> tuple[Array, Array, NDArray[np.intp]]:
+    """Atoms closer than ``radius`` (in units of ``scale``) replaced by their weighted mean.
+
+    Returns atoms, weights, and the index of the heaviest of the atoms that went into each.
+    """
+    heads = distinct(atoms, scale, np.argsort(-weights, kind="stable"), radius)
+    if len(heads) == len(atoms):
+        return atoms, weights, np.arange(len(atoms))
+    owner = np.empty(len(atoms), dtype=np.intp)
+    for i, atom in enumerate(atoms):
+        difference = atom - atoms[heads]
+        owner[i] = ((difference[:, None, :] @ scale[heads])[:, 0, :] * difference).sum(axis=1).argmin()
     total = np.bincount(owner, weights, len(heads))
     mean = np.stack(
         [np.bincount(owner, weights * atoms[:, i], len(heads)) for i in range(atoms.shape[1])], axis=1
     )
-    return mean / total[:, None], total
+    return mean / total[:, None], total, heads

@@ -218,3 +218,38 @@ def fingerprint(content: Any) -> str:
     """Twelve hexadecimal digits that stand for plain JSON content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+#: What differs from the defaults above for each data set; ``experiments/`` has the same as files.
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "mnist": {
+        "data": {"name": "mnist", "clients": 100, "total": 50_000, "test_per_client": 200},
+        "model": {"options": {"channels": [16, 32], "hidden": 128}},
+        "training": {
+            "rounds": 50,
+            "participation": 0.1,
+            "local_epochs": 2,
+            "batch_size": 10,
+            "learning_rate": 0.05,
+        },
+    },
+    "cifar10": {
+        "data": {"name": "cifar10", "clients": 100, "total": 50_000, "test_per_client": 200},
+        "model": {"options": {"channels": [32, 64, 64], "hidden": [256, 128]}},
+        "training": {
+            "rounds": 100,
+            "participation": 0.1,
+            "local_epochs": 1,
+            "batch_size": 10,
+            "learning_rate": 0.05,
+        },
+    },
+}
+
+
+def default_config(data: str) -> Config:
+    """The experiment that is run for a data set if nothing else is said."""
+    if data not in PRESETS:
+        raise InvalidOption(f"data set {data!r} is not known. Use one of {', '.join(PRESETS)}.")
+    return config_from(PRESETS[data])

@@ -226,6 +226,8 @@ def _run_method(setting: _Setting, method: Method) -> None:
         algorithm = build_algorithm(stage.algorithm, setting.network, stage.options)
         folder = StageFolder(setting.output / "stages" / key)
         run = _StageRun(setting, method, index, folder, algorithm, rounds_before)
+        about = {"title": f"{method.label}, {setting.title}", "seed": setting.config.seed, **as_plain(stage)}
+        write_atomically(folder.folder / "stage.json", json.dumps(about, indent=1).encode())
         checkpoint = run_stage(
             stage,
             algorithm,

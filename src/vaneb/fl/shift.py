@@ -125,6 +125,6 @@ def transform(
     changed = np.empty_like(images)
     for start in range(0, len(images), CHUNK):
         rows = slice(start, start + CHUNK)
-        part = function(torch.from_numpy(np.ascontiguousarray(images[rows])) / 255.0, amounts[rows])
+        part = function(torch.from_numpy(images[rows].astype(np.float32) / 255), amounts[rows])
         changed[rows] = (part.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
     return changed

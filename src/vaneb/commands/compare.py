@@ -1,0 +1,48 @@
+"""``vaneb compare``: figures of federated training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vaneb.commands.outcome import told_to_user
+
+
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders that `vaneb train` wrote.", metavar="DIR...")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")] = Path("figures"),
+    method: Annotated[
+        list[str] | None, typer.Option(help="Label of a method to show in the client-scaling figure; repeat.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+) -> None:
+    """Draw accuracy against the number of clients, and every fitted prior."""
+    with told_to_user():
+        from vaneb.errors import InvalidOption
+        from vaneb.fl.errors import MissingData
+        from vaneb.fl.figures import draw_client_scaling, draw_prior, read_head_priors
+        from vaneb.fl.results import read_rows
+
+        if form not in ("png", "svg", "pdf"):
+            raise InvalidOption(f"--format {form}: use png, svg or pdf.")
+        rows = [row for folder in folders for row in read_rows(folder)]
+        out.mkdir(parents=True, exist_ok=True)
+        draw_client_scaling(rows, out / f"client_scaling.{form}", method or ())
+        print(out / f"client_scaling.{form}")
+        for folder in folders:
+            try:
+                priors = read_head_priors(folder)
+            except MissingData:
+                continue  # results without a method that fits a prior are fine
+            for prior in priors:
+                path = out / f"prior_{_slug(prior.title)}.{form}"
+                draw_prior(prior, path)
+                print(path)
+
+
+def _slug(title: str) -> str:
+    return "_".join("".join(c if c.isalnum() or c == "." else " " for c in title.lower()).split())

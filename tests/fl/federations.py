@@ -1,0 +1,86 @@
+"""Tiny federations for the tests: a network of a few weights, clients with a few rows."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import torch
+from torch import nn
+
+from vaneb.fl.algorithm import ClientData, ServerState
+from vaneb.fl.network import Network, network_from
+
+FEATURES, HIDDEN, CLASSES = 4, 3, 3
+LOCAL = {"epochs": 2, "batch_size": 4, "learning_rate": 0.1}
+TUNING = {**LOCAL, "epochs": 10}
+EMPIRICAL_BAYES = {"rule": "direct", "damping": 0.1, "iterations": 5, "atoms": 3}
+
+#: Options with which each algorithm is built in the tests.
+OPTIONS: dict[str, dict] = {
+    "fedavg": LOCAL,
+    "fedavg_ft": TUNING,
+    "fedper": LOCAL,
+    "fedrep": {**LOCAL, "head_epochs": 2},
+    "fedbabu": {**LOCAL, "tune_epochs": 2, "tune_rate": 0.1, "tune_batch_size": 4},
+    "lg_fedavg": LOCAL,
+    "per_fedavg": {**LOCAL, "inner_rate": 0.05},
+    "scaffold": {**LOCAL, "n_clients": 4},
+    "ditto": {**LOCAL, "strength": 0.5},
+    "local_only": LOCAL,
+    "vaneb_ft": {**TUNING, **EMPIRICAL_BAYES},
+    "vaneb_head": {**LOCAL, **EMPIRICAL_BAYES, "every": 2},
+    "vaneb_la": {**TUNING, **EMPIRICAL_BAYES},
+    "vaneb_full": {**LOCAL, **EMPIRICAL_BAYES},
+}
+
+
+def tiny_network(seed: int = 0) -> Network:
+    """A body of one layer and a head, 27 weights."""
+    torch.manual_seed(seed)
+    layers = OrderedDict(body=nn.Linear(FEATURES, HIDDEN), bend=nn.Tanh(), head=nn.Linear(HIDDEN, CLASSES))
+    return network_from(nn.Sequential(layers), "head")
+
+
+def tiny_client(k: int, n: int = 10, seed: int = 0) -> ClientData:
+    """Rows whose labels depend on them, and on the client a little."""
+    rng = np.random.default_rng([seed, k])
+    rows = rng.standard_normal((n, FEATURES)).astype(np.float32)
+    labels = np.argmax(rows[:, :CLASSES] + 0.3 * k * np.eye(CLASSES)[k % CLASSES], axis=1)
+    return ClientData(k, torch.from_numpy(rows), torch.from_numpy(labels), CLASSES)
+
+
+def one_round(algorithm, state: ServerState, clients, states, number: int = 0):
+    """A round with all clients, as the engine does it, without an engine."""
+    outputs, after = {}, dict(states)
+    for data in clients:
+        rng = np.random.default_rng([7, number, data.client])
+        message = algorithm.broadcast(state, data.client)
+        outputs[data.client], after[data.client] = algorithm.client_update(
+            message, data, states.get(data.client, {}), rng
+        )
+    state, info = algorithm.server_update(state, outputs)
+    return state, after, outputs, info
+
+
+def equal(left, right) -> bool:
+    """Whether two trees are the same, bit by bit."""
+    from vaneb.fl.trees import leaves
+
+    a, b = dict(leaves(left)), dict(leaves(right))
+    return a.keys() == b.keys() and all(
+        torch.equal(a[path], b[path]) if isinstance(a[path], torch.Tensor) else a[path] == b[path]
+        for path in a
+    )
+
+
+def copy_of(tree):
+    """The same tree in memory of its own."""
+    return {
+        key: copy_of(value)
+        if isinstance(value, dict)
+        else value.clone()
+        if isinstance(value, torch.Tensor)
+        else value
+        for key, value in tree.items()
+    }

@@ -1,0 +1,337 @@
+"""The engine: the same bits with any number of workers and after any kill; bad clients; shared stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="networks need torch: pip install 'vaneb[nn]'")
+
+import torch
+
+from vaneb.errors import InvalidOption
+from vaneb.fl import algorithms
+from vaneb.fl.config import config_from
+from vaneb.fl.engine import Seat, Stage, participants
+from vaneb.fl.errors import TrainingFailed
+from vaneb.fl.experiment import run_experiment
+from vaneb.fl.methods import METHODS, build_method, expand
+from vaneb.fl.results import read_rows
+
+SMALL = {
+    "methods": ["fedavg", "fedavg_ft", "scaffold", "vaneb_ft_direct"],
+    "data": {"clients": 6, "total": 180, "test_per_client": 20},
+    "model": {"options": {"channels": 4, "hidden": 8}},
+    "training": {"rounds": 3, "local_epochs": 1},
+    "fine_tuning": {"epochs": 2},
+    "vaneb": {"atoms": 3, "iterations": 3},
+}
+
+
+def small(**changes):
+    return config_from({**SMALL, **changes})
+
+
+def bits(output: Path) -> dict[str, bytes]:
+    """Every final state of the server, and the results without the times."""
+    content = {
+        str(path.relative_to(output)): path.read_bytes() for path in output.glob("stages/*/state-*.npz")
+    }
+    rows = [replace(row, seconds=0.0) for row in read_rows(output)]
+    return {**content, "results": repr(rows).encode()}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("reference")
+    run_experiment(small(), output)
+    return output
+
+
+def test_results_do_not_depend_on_the_number_of_workers(reference, tmp_path):
+    for workers in (1, 2):
+        run_experiment(small(), tmp_path / str(workers), workers=workers)
+        assert bits(tmp_path / str(workers)) == bits(reference)
+
+
+def test_shared_stages_are_run_once(reference):
+    stages = sorted(path.name.split("-")[0] for path in (reference / "stages").iterdir())
+    assert stages == ["fedavg", "fedavg_ft", "scaffold", "vaneb_ft"]
+
+
+def test_a_finished_experiment_is_not_run_again(reference, monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("nothing should be run")
+
+    monkeypatch.setattr("vaneb.fl.experiment.load_images", fail)
+    rows = run_experiment(small(), reference)
+    assert len(rows) == 4 * 6
+
+
+def test_rows_say_what_was_evaluated(reference):
+    rows = {(row.method, row.protocol): row for row in read_rows(reference) if row.own}
+    row = rows["VANEB-FT (direct)", "matched"]
+    assert row.round == 4
+    assert row.last
+    assert "posterior mean head" in row.evaluated
+    assert row.worst_tenth <= row.decile_1 <= row.decile_5 <= row.decile_9
+    assert json.loads((reference / "configs" / f"{row.config}.json").read_text())["method"] == row.method
+    with np.load(reference / "clients" / f"{row.config}-0.npz") as file:
+        np.testing.assert_allclose(100 * file["matched_none"].mean(), row.mean, atol=1e-4)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from vaneb.fl.config import config_from
+from vaneb.fl.experiment import run_experiment
+
+def slowly(progress):
+    time.sleep(0.3)
+
+run_experiment(config_from({config!r}), Path(sys.argv[1]), workers=1, on_progress=slowly)
+"""
+
+
+def test_kill_9_loses_at_most_one_round(tmp_path):
+    """A real kill in the middle of training; the run that resumes ends with the same bits."""
+    config = {**SMALL, "methods": ["scaffold"], "training": {"rounds": 8, "local_epochs": 1}}
+    expected, output = tmp_path / "expected", tmp_path / "killed"
+    run_experiment(config_from(config), expected, keep_client_states=True)
+    process = subprocess.Popen([sys.executable, "-c", KILLED.format(config=config), str(output)])
+    try:
+        deadline = time.monotonic() + 60
+        while _rounds_done(output) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    done = _rounds_done(output)
+    assert 3 <= done < 8
+    run_experiment(config_from(config), output, keep_client_states=True)
+    assert bits(output) == bits(expected)
+    (stage,) = (output / "stages").iterdir()
+    history = json.loads((stage / "manifest.json").read_text())["history"]
+    assert len(history) == 8
+    for path in (expected / "stages").glob("*/clients/*"):
+        assert (output / path.relative_to(expected)).read_bytes() == path.read_bytes()
+
+
+def _rounds_done(output: Path) -> int:
+    manifests = list(output.glob("stages/*/manifest.json"))
+    return len(json.loads(manifests[0].read_text())["history"]) if manifests else 0
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    """Nothing is left running after a kill."""
+    code = KILLED.format(config={**SMALL, "training": {"rounds": 50}})
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
+    try:
+        deadline = time.monotonic() + 60
+        while _rounds_done(tmp_path) < 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            pytest.skip("this system does not list child processes")
+        workers = [int(pid) for pid in children.read_text().split()]
+        assert workers
+    finally:
+        process.kill()
+        process.wait()
+    deadline = time.monotonic() + 10
+    while any(_alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_alive(pid) for pid in workers)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# ---------------------------------------------------------------- bad clients
+
+
+def diverging(who: set[int]):
+    """FedAvg in which some clients return parameters that are not numbers."""
+
+    def constructor(network, **options):
+        algorithm = algorithms.fedavg(network, **options)
+
+        def client_update(message, data, client_state, rng):
+            output, _ = algorithm.client_update(message, data, client_state, rng)
+            if data.client in who:
+                output["params"]["fc2.bias"][0] = float("nan")
+            return output, {"seen": 1}
+
+        return replace(algorithm, client_update=client_update)
+
+    return constructor
+
+
+def test_a_diverged_client_is_left_out_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setitem(algorithms.ALGORITHMS, "bad", diverging({2}))
+    monkeypatch.setitem(METHODS, "bad", ("Bad", lambda config: (Stage("bad", 3, 1.0, _local(config)),)))
+    rows = run_experiment(small(methods=["bad"]), tmp_path, keep_client_states=True)
+    assert {row.diverged for row in rows} == {3}
+    (stage,) = (tmp_path / "stages").iterdir()
+    manifest = json.loads((stage / "manifest.json").read_text())
+    assert [entry["diverged"] for entry in manifest["history"]] == [[2]] * 3
+    assert "2" not in manifest["clients"]
+    assert "3" in manifest["clients"]
+
+
+def test_when_everyone_diverges_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(algorithms.ALGORITHMS, "bad", diverging(set(range(6))))
+    monkeypatch.setitem(METHODS, "bad", ("Bad", lambda config: (Stage("bad", 3, 1.0, _local(config)),)))
+    with pytest.raises(TrainingFailed, match=r"round 1: every client diverged.*Lower the learning rate"):
+        run_experiment(small(methods=["bad"]), tmp_path)
+
+
+def _local(config):
+    training = config.training
+    return {"epochs": 1, "batch_size": training.batch_size, "learning_rate": training.learning_rate}
+
+
+def test_a_huge_learning_rate_diverges_with_a_message(tmp_path):
+    config = small(methods=["fedavg"], training={"rounds": 3, "learning_rate": 1e30})
+    with pytest.raises(TrainingFailed, match="Lower the learning rate"):
+        run_experiment(config, tmp_path)
+
+
+def test_an_error_in_a_worker_reaches_the_user(tmp_path):
+    config = small(methods=["ditto"], options={"ditto": {"batch_size": "many"}})
+    with pytest.raises(TrainingFailed, match="failed in a worker process"):
+        run_experiment(config, tmp_path, workers=1)
+    config = small(methods=["ditto"], options={"ditto": {"strength": -1.0}})
+    with pytest.raises(InvalidOption, match="strength"):
+        run_experiment(config, tmp_path, workers=1)
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path):
+    if os.name != "posix":
+        pytest.skip("no advisory locks on this system")
+    import fcntl
+
+    with open(tmp_path / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InvalidOption, match="another run"):
+            run_experiment(small(), tmp_path)
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def test_participants_are_a_tenth_and_vary():
+    rounds = [participants(Seat(0, 0), t, 100, 0.1) for t in range(20)]
+    assert all(len(set(chosen)) == 10 and chosen == sorted(chosen) for chosen in rounds)
+    assert len({tuple(chosen) for chosen in rounds}) == 20
+    assert participants(Seat(0, 0), 0, 100, 1.0) == list(range(100))
+    assert len(participants(Seat(0, 0), 0, 3, 0.1)) == 1
+    # 0.29 * 100 is 28.999...: the share asked for counts, not its rounding error.
+    assert len(participants(Seat(0, 0), 0, 100, 0.29)) == 29
+
+
+def test_stages_are_checked():
+    with pytest.raises(InvalidOption, match="participation"):
+        Stage("fedavg", 1, 0.0)
+    with pytest.raises(InvalidOption, match="rounds"):
+        Stage("fedavg", -1, 1.0)
+
+
+def test_evaluation_in_between_is_recorded(tmp_path):
+    told = []
+    config = small(methods=["fedavg"], evaluate_every=1)
+    rows = run_experiment(config, tmp_path, on_progress=told.append)
+    assert sorted({row.round for row in rows}) == [1, 2, 3]
+    assert {row.round for row in rows if row.last} == {3}
+    assert [progress.round for progress in told if progress.accuracy is None] == [1, 2, 3]
+    assert len([progress for progress in told if progress.accuracy]) == 3
+    assert told[0].seconds_left > 0
+
+
+def test_client_states_are_dropped_when_done_with(tmp_path):
+    config = small(methods=["ditto"])
+    run_experiment(config, tmp_path)
+    assert not list(tmp_path.glob("stages/*/clients/*"))
+    before = read_rows(tmp_path)
+    (tmp_path / "results.csv").unlink()
+    # The stage is run again, to the same end.
+    run_experiment(config, tmp_path)
+    again = [replace(row, seconds=0.0) for row in read_rows(tmp_path)]
+    assert again == [replace(row, seconds=0.0) for row in before]
+
+
+def test_a_large_federation_is_updated_in_blocks(tmp_path, monkeypatch):
+    """Cohorts of another size agree to rounding."""
+    results = []
+    for size in (2, 100):
+        monkeypatch.setattr("vaneb.fl.engine.COHORT", size)
+        output = tmp_path / str(size)
+        run_experiment(small(methods=["vaneb_ft_direct"]), output)
+        (info,) = output.glob("stages/vaneb_ft-*/info.npz")
+        with np.load(info) as file:
+            results.append(file["tensor/reported"])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
+def test_the_users_torch_is_left_as_it_was(tmp_path):
+    torch.manual_seed(5)
+    expected, threads = torch.rand(3), torch.get_num_threads()
+    torch.manual_seed(5)
+    run_experiment(small(methods=["fedavg"]), tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+# ---------------------------------------------------------------- methods
+
+
+def test_every_method_runs_and_has_a_label():
+    config = small()
+    for name in METHODS:
+        method = build_method(name, config)
+        assert method.label
+        for stage in method.stages:
+            assert stage.algorithm in algorithms.ALGORITHMS
+
+
+def test_local_only_matches_the_compute_of_federation():
+    config = small(training={"rounds": 50, "participation": 0.1, "local_epochs": 2})
+    (stage,) = build_method("local_only", config).stages
+    assert (stage.rounds, stage.participation, stage.options["epochs"]) == (1, 1.0, 10)
+
+
+def test_lg_fedavg_has_a_stage_of_100_rounds():
+    first, second = build_method("lg_fedavg", small()).stages
+    assert (first.algorithm, second.algorithm, second.rounds) == ("fedavg", "lg_fedavg", 100)
+
+
+def test_options_of_a_method_replace_those_of_its_last_stage():
+    config = small(options={"lg_fedavg": {"rounds": 7, "learning_rate": 0.5}})
+    first, second = build_method("lg_fedavg", config).stages
+    assert (second.rounds, second.options["learning_rate"]) == (7, 0.5)
+    assert first.options["learning_rate"] == config.training.learning_rate
+
+
+def test_groups_are_expanded_once():
+    assert expand(["vaneb_ft", "fedavg", "vaneb_ft_direct"]) == [
+        "vaneb_ft_direct",
+        "vaneb_ft_coordinate",
+        "fedavg",
+    ]
+    assert len(expand(["all"])) == 17
+    with pytest.raises(InvalidOption, match="not known"):
+        expand(["fedprox"])

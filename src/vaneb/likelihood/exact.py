@@ -136,12 +136,13 @@ class ExactLikelihood:
             rows.response,
             rows.offset,
             rows.starts[part.start : part.stop + 1],
-            *self._index,
+            family.n_index,
+            self._features,
         )
 
     @cached_property
-    def _index(self) -> tuple[int, Array]:
-        return self.family.n_index, self.family.index_map
+    def _features(self) -> Array:
+        return self.family.features(self.rows.design)
 
     def _search(self, root: Array, part: slice) -> exact_laplace.Search:
         return exact_laplace.Search(root, self.fits.theta[part], self._precision[part])

@@ -1,12 +1,15 @@
 """Compiled sums over clients' rows at many atoms: log-likelihoods, and what moves an atom uphill.
 
-For client k and atom a, with coefficients beta = B a (B the family's index map),
+For client k and atom a,
 
-    l_k(a) = constant_k - 1/phi sum_i loss(z_i' beta + offset_i, y_i).
+    l_k(a) = constant_k - 1/phi sum_i loss(eta_i, y_i),    eta_ic = x_ic' a + offset_i,
+
+with an index of C entries.  Where all entries share theta, x_ic are the features (B_c - B_0) z_i and are
+stored.  Otherwise entry c has its own p parameters and x_ic is z_i in block c and zero elsewhere, which
+is never formed; with C = 1 that is an ordinary regression.
 
 Atoms are taken in tiles, and the innermost loop runs over the atoms of a tile: it becomes vector
-instructions, and nothing larger than a tile is ever stored.  Sums in the coefficients (C p of them) are
-turned into sums in the parameter (d) once for each pair, not for each row.
+instructions, and nothing larger than a tile is ever stored.
 
 Second-order arrays are packed lower triangles, entry (u, v <= u) at u (u + 1) / 2 + v.
 
@@ -24,6 +27,8 @@ from numba import njit
 from vaneb.local.losses import derivatives, third_derivatives, values
 
 TILE = 128
+#: (row, atom) pairs evaluated at once: enough to hide the cost of a call, few enough to stay in the cache.
+STRIP = 512
 
 
 class Rows(NamedTuple):
@@ -43,12 +48,12 @@ class Rows(NamedTuple):
     """Client k owns rows starts[k]:starts[k + 1]; shape (K + 1,)."""
     n_index: Any
     """C."""
-    index_map: Any
-    """B, shape (C p, d), or empty for the identity."""
+    features: Any
+    """x, shape (N, C, d), where the entries of the index share theta; else empty."""
 
 
 class Tile(NamedTuple):
-    """Working memory for one row and the atoms of a tile."""
+    """Working memory for a strip: as many rows as fit, each at all atoms of a tile."""
 
     eta: Any
     first: Any
@@ -60,7 +65,8 @@ class Tile(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def new_tile(n_index, width):
-    """A tile for ``width`` atoms."""
+    """A strip that holds one row at ``width`` atoms, or more rows at fewer atoms."""
+    width = max(width, STRIP)
     n_pairs = n_index * (n_index + 1) // 2
     return Tile(
         np.empty((n_index, width)),
@@ -73,192 +79,226 @@ def new_tile(n_index, width):
 
 
 @njit(cache=True, nogil=True)
-def set_coefficients(index_map, atoms_t, columns, size, coefficients):
-    """coefficients[:, i] = B a for the atom in column ``columns[i]`` of ``atoms_t``."""
-    if index_map.shape[0] == 0:
-        for c in range(atoms_t.shape[0]):
-            for i in range(size):
-                coefficients[c, i] = atoms_t[c, columns[i]]
-        return
-    for u in range(index_map.shape[0]):
+def gather(atoms_t, columns, size, chosen):
+    """chosen[:, i] = the atom in column ``columns[i]`` of ``atoms_t``."""
+    for c in range(atoms_t.shape[0]):
         for i in range(size):
-            coefficients[u, i] = 0.0
-        for c in range(index_map.shape[1]):
-            b = index_map[u, c]
-            if b != 0.0:
+            chosen[c, i] = atoms_t[c, columns[i]]
+
+
+@njit(cache=True, nogil=True)
+def _set_strip(data, row, count, atoms_t, size, tile):
+    """Linear index and response of ``count`` rows from ``row`` on; row r, atom i at r * size + i."""
+    shared = data.features.shape[0] > 0
+    width = atoms_t.shape[0] if shared else data.design.shape[1]
+    for r in range(count):
+        base = r * size
+        for c in range(data.n_index):
+            eta = tile.eta[c]
+            offset = data.offset[row + r]
+            for i in range(size):
+                eta[base + i] = offset
+            x = data.features[row + r, c] if shared else data.design[row + r]
+            first = 0 if shared else c * width
+            for q in range(width):
+                xq = x[q]
+                atom = atoms_t[first + q]
                 for i in range(size):
-                    coefficients[u, i] += b * atoms_t[c, columns[i]]
-
-
-@njit(cache=True, nogil=True)
-def _set_row(z, offset, y, coefficients, size, tile):
-    """Linear index and response of one row at the atoms of a tile."""
-    p = z.shape[0]
-    for c in range(tile.eta.shape[0]):
-        eta = tile.eta[c]
+                    eta[base + i] += xq * atom[i]
+        y = data.response[row + r]
         for i in range(size):
-            eta[i] = offset
-        for q in range(p):
-            zq = z[q]
-            beta = coefficients[c * p + q]
-            for i in range(size):
-                eta[i] += zq * beta[i]
-    for i in range(size):
-        tile.response[i] = y
+            tile.response[base + i] = y
 
 
 @njit(cache=True, nogil=True)
-def sum_losses(data, k, coefficients, size, tile, value):
+def sum_losses(data, k, atoms_t, size, tile, value):
     """Losses of client k's rows summed at the atoms of a tile: ``value`` (T,) is overwritten."""
     for i in range(size):
         value[i] = 0.0
-    z = data.design
-    for row in range(data.starts[k], data.starts[k + 1]):
-        _set_row(z[row], data.offset[row], data.response[row], coefficients, size, tile)
-        values(data.code, data.parameter, size, tile.response, tile.eta, tile.loss, tile.work)
-        for i in range(size):
-            value[i] += tile.loss[i]
+    end = data.starts[k + 1]
+    strip = tile.loss.shape[0] // size
+    for row in range(data.starts[k], end, strip):
+        count = min(strip, end - row)
+        _set_strip(data, row, count, atoms_t, size, tile)
+        values(data.code, data.parameter, count * size, tile.response, tile.eta, tile.loss, tile.work)
+        for r in range(count):
+            for i in range(size):
+                value[i] += tile.loss[r * size + i]
 
 
 @njit(cache=True, nogil=True)
-def sum_terms(data, k, coefficients, size, tile, value, gradient, hessian):
-    """As ``sum_losses``, with gradient (C p, T) and packed Hessian in the coefficients."""
-    n_index, p = data.n_index, data.design.shape[1]
+def sum_terms(data, k, atoms_t, size, tile, value, gradient, hessian):
+    """As ``sum_losses``, with gradient (d, T) and packed Hessian in the parameter."""
+    _clear(size, gradient)
+    _clear(size, hessian)
     for i in range(size):
         value[i] = 0.0
-    for u in range(gradient.shape[0]):
-        for i in range(size):
-            gradient[u, i] = 0.0
-    for u in range(hessian.shape[0]):
-        for i in range(size):
-            hessian[u, i] = 0.0
-    z = data.design
-    for row in range(data.starts[k], data.starts[k + 1]):
-        _set_row(z[row], data.offset[row], data.response[row], coefficients, size, tile)
-        derivatives(
-            data.code,
-            data.parameter,
-            size,
-            tile.response,
-            tile.eta,
-            tile.loss,
-            tile.first,
-            tile.second,
-            tile.work,
-        )
-        for i in range(size):
-            value[i] += tile.loss[i]
-        at = 0
-        for b in range(n_index):
-            slope = tile.first[b]
-            for q in range(p):
-                zq = z[row, q]
-                sums = gradient[b * p + q]
-                for i in range(size):
-                    sums[i] += zq * slope[i]
-            for c in range(b + 1):
-                curvature = tile.second[at]
-                for q in range(p):
-                    u = b * p + q
-                    for r in range(q + 1 if c == b else p):
-                        zz = z[row, q] * z[row, r]
-                        entries = hessian[u * (u + 1) // 2 + c * p + r]
-                        for i in range(size):
-                            entries[i] += zz * curvature[i]
-                at += 1
+    end = data.starts[k + 1]
+    strip = tile.loss.shape[0] // size
+    for row in range(data.starts[k], end, strip):
+        count = min(strip, end - row)
+        _set_strip(data, row, count, atoms_t, size, tile)
+        total = count * size
+        given = data.code, data.parameter, total, tile.response, tile.eta
+        derivatives(*given, tile.loss, tile.first, tile.second, tile.work)
+        for r in range(count):
+            for i in range(size):
+                value[i] += tile.loss[r * size + i]
+        _add_first(data, row, count, size, tile.first, gradient)
+        if data.features.shape[0] > 0:
+            _add_second_shared(data, row, count, size, tile.second, hessian)
+        else:
+            _add_second(data, row, count, size, tile.second, hessian)
 
 
 @njit(cache=True, nogil=True)
-def sum_third(data, k, coefficients, size, tile, against, third):
-    """Derivative in the coefficients, (C p, T), of trace(H N): H the Hessian and N = ``against`` packed.
+def _clear(size, sums):
+    for u in range(sums.shape[0]):
+        for i in range(size):
+            sums[u, i] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def _add_first(data, row, count, size, first, sums):
+    """sums (d, T) += sum over rows and entries of first_c x_c."""
+    shared = data.features.shape[0] > 0
+    width = sums.shape[0] if shared else data.design.shape[1]
+    for c in range(data.n_index):
+        slope = first[c]
+        start = 0 if shared else c * width
+        for q in range(width):
+            own = sums[start + q]
+            for r in range(count):
+                x = data.features[row + r, c, q] if shared else data.design[row + r, q]
+                base = r * size
+                for i in range(size):
+                    own[i] += x * slope[base + i]
+
+
+@njit(cache=True, nogil=True)
+def _add_second(data, row, count, size, second, sums):
+    """sums (packed, T) += sum over rows of second kron z z'."""
+    z, p = data.design, data.design.shape[1]
+    at = 0
+    for b in range(data.n_index):
+        for c in range(b + 1):
+            weight = second[at]
+            at += 1
+            for q in range(p):
+                u = b * p + q
+                # On the diagonal the lower triangle of a block is enough.
+                for e in range(q + 1 if c == b else p):
+                    own = sums[u * (u + 1) // 2 + c * p + e]
+                    for r in range(count):
+                        zz = z[row + r, q] * z[row + r, e]
+                        base = r * size
+                        for i in range(size):
+                            own[i] += zz * weight[base + i]
+
+
+@njit(cache=True, nogil=True)
+def _add_second_shared(data, row, count, size, second, sums):
+    """sums (packed, T) += sum over rows and pairs of entries of second_bc x_b x_c'."""
+    d = data.features.shape[2]
+    entry = 0
+    for q in range(d):
+        for e in range(q + 1):
+            own = sums[entry]
+            entry += 1
+            for r in range(count):
+                x = data.features[row + r]
+                base = r * size
+                at = 0
+                for b in range(data.n_index):
+                    for c in range(b):
+                        xx = x[b, q] * x[c, e] + x[c, q] * x[b, e]
+                        weight = second[at]
+                        at += 1
+                        for i in range(size):
+                            own[i] += xx * weight[base + i]
+                    xx = x[b, q] * x[b, e]
+                    weight = second[at]
+                    at += 1
+                    for i in range(size):
+                        own[i] += xx * weight[base + i]
+
+
+@njit(cache=True, nogil=True)
+def _set_against(data, row, count, size, against, out):
+    """x_b' N x_c of each row, for N = ``against`` packed with its off-diagonal entries doubled."""
+    shared = data.features.shape[0] > 0
+    p = data.design.shape[1]
+    d = data.features.shape[2] if shared else p
+    at = 0
+    for b in range(data.n_index):
+        for c in range(b + 1):
+            weight = out[at]
+            at += 1
+            for i in range(count * size):
+                weight[i] = 0.0
+            for q in range(d):
+                for e in range(q + 1 if shared or c == b else d):
+                    u, v = (q, e) if shared else (b * p + q, c * p + e)
+                    entries = against[u * (u + 1) // 2 + v]
+                    for r in range(count):
+                        if shared:
+                            x = data.features[row + r]
+                            xx = 0.5 * (x[b, q] * x[c, e] + x[c, q] * x[b, e])
+                        else:
+                            z = data.design[row + r]
+                            # Blocks off the diagonal were doubled whole.
+                            xx = (1.0 if c == b else 0.5) * z[q] * z[e]
+                        base = r * size
+                        for i in range(size):
+                            weight[base + i] += xx * entries[i]
+
+
+@njit(cache=True, nogil=True)
+def sum_third(data, k, atoms_t, size, tile, against, third):
+    """Derivative in the parameter, (d, T), of trace(H N): H the Hessian and N = ``against`` packed.
 
     Off-diagonal entries of N must come doubled, so that the trace is a sum over the packed entries.
     """
-    n_index, p = data.n_index, data.design.shape[1]
-    for u in range(third.shape[0]):
-        for i in range(size):
-            third[u, i] = 0.0
-    z = data.design
-    for row in range(data.starts[k], data.starts[k + 1]):
-        _set_row(z[row], data.offset[row], data.response[row], coefficients, size, tile)
-        at = 0
-        for b in range(n_index):
-            for c in range(b + 1):
-                weight = tile.second[at]
-                for i in range(size):
-                    weight[i] = 0.0
-                for q in range(p):
-                    u = b * p + q
-                    for r in range(q + 1 if c == b else p):
-                        zz = z[row, q] * z[row, r]
-                        entries = against[u * (u + 1) // 2 + c * p + r]
-                        for i in range(size):
-                            weight[i] += zz * entries[i]
-                if c < b:
-                    # The trace doubled the pair (b, c); what follows counts it twice by itself.
-                    for i in range(size):
-                        weight[i] *= 0.5
-                at += 1
-        third_derivatives(
-            data.code, data.parameter, size, tile.response, tile.eta, tile.second, tile.first, tile.work
-        )
-        for b in range(n_index):
-            slope = tile.first[b]
-            for q in range(p):
-                zq = z[row, q]
-                sums = third[b * p + q]
-                for i in range(size):
-                    sums[i] += zq * slope[i]
+    _clear(size, third)
+    end = data.starts[k + 1]
+    strip = tile.loss.shape[0] // size
+    for row in range(data.starts[k], end, strip):
+        count = min(strip, end - row)
+        _set_strip(data, row, count, atoms_t, size, tile)
+        total = count * size
+        _set_against(data, row, count, size, against, tile.second)
+        given = data.code, data.parameter, total, tile.response, tile.eta
+        third_derivatives(*given, tile.second, tile.first, tile.work)
+        _add_first(data, row, count, size, tile.first, third)
 
 
 @njit(cache=True, nogil=True)
-def unpack(index_map, gradient, hessian, i, d, vector, matrix):
-    """B' g and B' H B of the tile's atom ``i``, from sums in the coefficients: (d,) and (d, d)."""
-    n_coefficients = gradient.shape[0]
-    if index_map.shape[0] == 0:
-        at = 0
-        for u in range(d):
-            vector[u] = gradient[u, i]
-            for v in range(u + 1):
-                matrix[u, v] = hessian[at, i]
-                matrix[v, u] = hessian[at, i]
-                at += 1
-        return
-    vector[:] = 0.0
-    matrix[:] = 0.0
+def unpack(gradient, hessian, i, vector, matrix):
+    """Gradient (d,) and Hessian (d, d) of the tile's atom ``i``."""
     at = 0
-    for u in range(n_coefficients):
-        for c in range(d):
-            vector[c] += index_map[u, c] * gradient[u, i]
+    for u in range(vector.shape[0]):
+        vector[u] = gradient[u, i]
         for v in range(u + 1):
-            h = hessian[at, i]
+            matrix[u, v] = hessian[at, i]
+            matrix[v, u] = hessian[at, i]
             at += 1
-            for c in range(d):
-                left = index_map[u, c] * h
-                right = index_map[v, c] * h
-                if left != 0.0:
-                    for e in range(d):
-                        matrix[c, e] += left * index_map[v, e]
-                if v < u and right != 0.0:
-                    for e in range(d):
-                        matrix[c, e] += right * index_map[u, e]
 
 
 @njit(cache=True, nogil=True)
 def log_likelihood(data, constant, atoms_t, out):
     """l_k(a_j) of all clients and atoms: ``out`` (K, m) is overwritten."""
-    m = atoms_t.shape[1]
+    d, m = atoms_t.shape
     tile = new_tile(data.n_index, TILE)
-    coefficients = np.empty((data.n_index * data.design.shape[1], TILE))
+    chosen = np.empty((d, TILE))
     columns = np.empty(TILE, dtype=np.intp)
     value = np.empty(TILE)
     for start in range(0, m, TILE):
         size = min(TILE, m - start)
         for i in range(size):
             columns[i] = start + i
-        set_coefficients(data.index_map, atoms_t, columns, size, coefficients)
+        gather(atoms_t, columns, size, chosen)
         for k in range(constant.shape[0]):
-            sum_losses(data, k, coefficients, size, tile, value)
+            sum_losses(data, k, chosen, size, tile, value)
             for i in range(size):
                 out[k, start + i] = constant[k] - value[i] / data.dispersion
 
@@ -299,22 +339,19 @@ def ascent(data, constant, atoms_t, floor, curvature):
     cost their log-likelihood only.
     """
     d, m = atoms_t.shape
-    n_coefficients = data.n_index * data.design.shape[1]
     sums = new_sums(m, d, curvature)
-    everything = np.empty((n_coefficients, m))
-    set_coefficients(data.index_map, atoms_t, np.arange(m), m, everything)
     tile = new_tile(data.n_index, m)
     log_share = np.empty(m)
     few = new_tile(data.n_index, TILE)
     columns = np.empty(TILE, dtype=np.intp)
-    coefficients = np.empty((n_coefficients, TILE))
+    chosen = np.empty((d, TILE))
     loss = np.empty(TILE)
-    first = np.empty((n_coefficients, TILE))
-    second = np.empty((n_coefficients * (n_coefficients + 1) // 2, TILE))
+    first = np.empty((d, TILE))
+    second = np.empty((d * (d + 1) // 2, TILE))
     score = np.empty(d)
     matrix = np.empty((d, d))
     for k in range(constant.shape[0]):
-        sum_losses(data, k, everything, m, tile, log_share)
+        sum_losses(data, k, atoms_t, m, tile, log_share)
         for j in range(m):
             log_share[j] = constant[k] - log_share[j] / data.dispersion
         j = 0
@@ -327,10 +364,10 @@ def ascent(data, constant, atoms_t, floor, curvature):
                 j += 1
             if size == 0:
                 continue
-            set_coefficients(data.index_map, atoms_t, columns, size, coefficients)
-            sum_terms(data, k, coefficients, size, few, loss, first, second)
+            gather(atoms_t, columns, size, chosen)
+            sum_terms(data, k, chosen, size, few, loss, first, second)
             for i in range(size):
-                unpack(data.index_map, first, second, i, d, score, matrix)
+                unpack(first, second, i, score, matrix)
                 score /= -data.dispersion
                 matrix /= data.dispersion
                 share = math.exp(log_share[columns[i]])

@@ -29,9 +29,9 @@ from numba import njit
 
 from vaneb.likelihood.exact_kernels import (
     add_pair,
+    gather,
     new_sums,
     new_tile,
-    set_coefficients,
     sum_terms,
     sum_third,
     unpack,
@@ -121,11 +121,10 @@ def _within(root, information, factor):
 def find_modes(data, k, atoms_t, start, size, root, guess, gain, tile, modes):
     """Damped Newton in u for ``size`` atoms from column ``start`` on, those not yet settled together."""
     d, q = root.shape
-    n_coefficients = data.n_index * data.design.shape[1]
-    coefficients = np.empty((n_coefficients, TILE))
+    points = np.empty((d, TILE))
     loss = np.empty(TILE)
-    first = np.empty((n_coefficients, TILE))
-    second = np.empty((n_coefficients * (n_coefficients + 1) // 2, TILE))
+    first = np.empty((d, TILE))
+    second = np.empty((d * (d + 1) // 2, TILE))
     best = np.full(TILE, np.inf)
     damping = np.ones(TILE)
     trial = np.empty((TILE, q))
@@ -153,8 +152,8 @@ def find_modes(data, k, atoms_t, start, size, root, guess, gain, tile, modes):
                 for e in range(q):
                     t += root[c, e] * trial[i, e]
                 modes.theta_t[c, i] = t
-        set_coefficients(data.index_map, modes.theta_t, running, left, coefficients)
-        sum_terms(data, k, coefficients, left, tile, loss, first, second)
+        gather(modes.theta_t, running, left, points)
+        sum_terms(data, k, points, left, tile, loss, first, second)
         kept = 0
         for r in range(left):
             i = running[r]
@@ -176,7 +175,7 @@ def find_modes(data, k, atoms_t, start, size, root, guess, gain, tile, modes):
                 running[kept] = i
                 kept += 1
                 continue
-            unpack(data.index_map, first, second, r, d, score, matrix)
+            unpack(first, second, r, score, matrix)
             best[i] = height
             damping[i] = 1.0
             for c in range(d):
@@ -239,40 +238,24 @@ def atom_derivatives(data, k, chosen, size, root, tile, modes, gradients, inform
     ``covariances`` (T, d, d).
     """
     d = root.shape[0]
-    index_map = data.index_map
-    n_coefficients = data.n_index * data.design.shape[1]
-    coefficients = np.empty((n_coefficients, TILE))
-    against = np.empty((n_coefficients * (n_coefficients + 1) // 2, TILE))
-    third = np.empty((n_coefficients, TILE))
+    points = np.empty((d, TILE))
+    against = np.empty((d * (d + 1) // 2, TILE))
+    third = np.empty((d, TILE))
     covariance = np.empty((d, d))
     for i in range(size):
         posterior_covariance(root, modes.factor[chosen[i]], covariance)
         covariances[i] = covariance
         at = 0
-        for u in range(n_coefficients):
+        for u in range(d):
             for v in range(u + 1):
-                t = 0.0
-                if index_map.shape[0] == 0:
-                    t = covariance[u, v]
-                else:
-                    for b in range(d):
-                        if index_map[u, b] != 0.0:
-                            for c in range(d):
-                                t += index_map[u, b] * covariance[b, c] * index_map[v, c]
-                against[at, i] = t if u == v else 2.0 * t
+                against[at, i] = covariance[u, v] if u == v else 2.0 * covariance[u, v]
                 at += 1
-    set_coefficients(index_map, modes.theta_t, chosen, size, coefficients)
-    sum_third(data, k, coefficients, size, tile, against, third)
+    gather(modes.theta_t, chosen, size, points)
+    sum_third(data, k, points, size, tile, against, third)
     shift = np.empty(d)
     for i in range(size):
         for c in range(d):
-            t = 0.0
-            if index_map.shape[0] == 0:
-                t = third[c, i]
-            else:
-                for u in range(n_coefficients):
-                    t += index_map[u, c] * third[u, i]
-            shift[c] = 0.5 * t / data.dispersion
+            shift[c] = 0.5 * third[c, i] / data.dispersion
         information = modes.information[chosen[i]]
         smoothed = covariances[i] @ information
         for c in range(d):

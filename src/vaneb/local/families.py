@@ -59,6 +59,16 @@ class Family:
         relative = self.projections[1:] - self.projections[0]
         return np.ascontiguousarray(relative.transpose(0, 2, 1)).reshape(-1, relative.shape[1])
 
+    def features(self, design: Array) -> Array:
+        """(B_c - B_0) z of each row where the entries of the index share theta: (N, C, d); else empty.
+
+        With one entry, or with parameters of its own for each entry (multinomial), the design says it all.
+        """
+        if self.projections is None or self.name == "multinomial":
+            return np.zeros((0, 0, 0))
+        blocks = self.index_map.reshape(self.n_index, design.shape[1], -1)
+        return np.ascontiguousarray(np.einsum("np,cpd->ncd", design, blocks))
+
     def dimension(self, n_columns: int) -> int:
         """d, for a design of p = ``n_columns`` columns."""
         if self.projections is None:

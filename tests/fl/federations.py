@@ -84,3 +84,30 @@ def copy_of(tree):
         else value
         for key, value in tree.items()
     }
+
+
+class OwnModel(nn.Module):
+    """A model that the package does not know: a buffer, dropout, and a head of another name."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.below = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.BatchNorm1d(width), nn.Dropout(0.2))
+        self.on_top = nn.ModuleDict({"out": nn.Linear(width, 10)})
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.on_top["out"](torch.relu(self.below(images)))
+
+
+def own_algorithm(network: Network, **options: float):
+    """An algorithm that the package does not know: FedAvg, and a note in every client's state."""
+    from dataclasses import replace
+
+    from vaneb.fl.algorithms.fedavg import fedavg
+
+    algorithm = fedavg(network, **options)
+
+    def client_update(message, data, client_state, rng):
+        output, _ = algorithm.client_update(message, data, client_state, rng)
+        return output, {"rounds": client_state.get("rounds", 0) + 1}
+
+    return replace(algorithm, client_update=client_update)

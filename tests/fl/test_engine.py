@@ -26,6 +26,7 @@ from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.experiment import run_experiment
 from vaneb.fl.methods import METHODS, build_method, expand
 from vaneb.fl.results import read_rows
+from vaneb.fl.trees import load_tree
 
 SMALL = {
     "methods": ["fedavg", "fedavg_ft", "scaffold", "vaneb_ft_direct"],
@@ -58,9 +59,9 @@ def reference(tmp_path_factory) -> Path:
 
 
 def test_results_do_not_depend_on_the_number_of_workers(reference, tmp_path):
-    for workers in (1, 2):
-        run_experiment(small(), tmp_path / str(workers), workers=workers)
-        assert bits(tmp_path / str(workers)) == bits(reference)
+    """In this process or on two others; one worker is in ``test_a_model_and_an_algorithm_of_ones_own``."""
+    run_experiment(small(), tmp_path, workers=2)
+    assert bits(tmp_path) == bits(reference)
 
 
 def test_shared_stages_are_run_once(reference):
@@ -103,28 +104,34 @@ run_experiment(config_from({config!r}), Path(sys.argv[1]), workers=1, on_progres
 
 
 def test_kill_9_loses_at_most_one_round(tmp_path):
-    """A real kill in the middle of training; the run that resumes ends with the same bits."""
+    """A real kill in the middle of training; workers end too, and the resumed run has the same bits."""
     config = {**SMALL, "methods": ["scaffold"], "training": {"rounds": 8, "local_epochs": 1}}
     expected, output = tmp_path / "expected", tmp_path / "killed"
     run_experiment(config_from(config), expected, keep_client_states=True)
     process = subprocess.Popen([sys.executable, "-c", KILLED.format(config=config), str(output)])
     try:
-        deadline = time.monotonic() + 60
-        while _rounds_done(output) < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+        _wait_until(lambda: _rounds_done(output) >= 3, seconds=60)
+        workers = _children(process.pid)
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
-    done = _rounds_done(output)
-    assert 3 <= done < 8
+    assert 3 <= _rounds_done(output) < 8
+    if workers is not None:
+        assert len(workers) == 1
+        _wait_until(lambda: not any(_alive(pid) for pid in workers), seconds=20)
     run_experiment(config_from(config), output, keep_client_states=True)
     assert bits(output) == bits(expected)
     (stage,) = (output / "stages").iterdir()
-    history = json.loads((stage / "manifest.json").read_text())["history"]
-    assert len(history) == 8
+    assert len(json.loads((stage / "manifest.json").read_text())["history"]) == 8
     for path in (expected / "stages").glob("*/clients/*"):
         assert (output / path.relative_to(expected)).read_bytes() == path.read_bytes()
+
+
+def _wait_until(true, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
 
 
 def _rounds_done(output: Path) -> int:
@@ -132,26 +139,10 @@ def _rounds_done(output: Path) -> int:
     return len(json.loads(manifests[0].read_text())["history"]) if manifests else 0
 
 
-def test_workers_end_with_their_parent(tmp_path):
-    """Nothing is left running after a kill."""
-    code = KILLED.format(config={**SMALL, "training": {"rounds": 50}})
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
-    try:
-        deadline = time.monotonic() + 60
-        while _rounds_done(tmp_path) < 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            pytest.skip("this system does not list child processes")
-        workers = [int(pid) for pid in children.read_text().split()]
-        assert workers
-    finally:
-        process.kill()
-        process.wait()
-    deadline = time.monotonic() + 10
-    while any(_alive(pid) for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_alive(pid) for pid in workers)
+def _children(pid: int) -> list[int] | None:
+    """Child processes, where the system lists them."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in children.read_text().split()] if children.exists() else None
 
 
 def _alive(pid: int) -> bool:
@@ -294,6 +285,24 @@ def test_the_users_torch_is_left_as_it_was(tmp_path):
     run_experiment(small(methods=["fedavg"]), tmp_path)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
+
+
+def test_a_model_and_an_algorithm_of_ones_own(tmp_path):
+    """Named by their modules, with batch statistics and dropout, in this process and in a worker."""
+    config = small(
+        methods=["fl.federations:own_algorithm", "vaneb_ft_direct"],
+        model={"name": "fl.federations:OwnModel", "head": "on_top.out", "options": {"width": 5}},
+        training={"rounds": 3, "participation": 1.0, "batch_size": 5},
+    )
+    for workers in (0, 1):
+        rows = run_experiment(config, tmp_path / str(workers), workers=workers, keep_client_states=True)
+        assert {row.method for row in rows} == {"fl.federations:own_algorithm", "VANEB-FT (direct)"}
+    assert bits(tmp_path / "0") == bits(tmp_path / "1")
+    (manifest,) = tmp_path.glob("0/stages/fl.federations.own_algorithm-*/manifest.json")
+    states = json.loads(manifest.read_text())["clients"]
+    assert [load_tree(manifest.parent / name) for name in states.values()] == [{"rounds": 3}] * 6
+    with pytest.raises(InvalidOption, match="name its head"):
+        run_experiment(small(model={"name": "fl.federations:OwnModel"}), tmp_path / "2")
 
 
 # ---------------------------------------------------------------- methods

@@ -101,7 +101,8 @@ class StageFolder:
         write_atomically(self.folder / MANIFEST, json.dumps(content).encode())
 
     def _sweep(self, wanted: set[str]) -> None:
-        """Remove files of other rounds."""
-        for path in (*self.folder.glob("state-*.npz"), *(self.folder / "clients").iterdir()):
+        """Remove files of other rounds, and what a killed process left half-written."""
+        clients = (self.folder / "clients").iterdir()
+        for path in (*self.folder.glob("state-*.npz"), *self.folder.glob(".*.part"), *clients):
             if str(path.relative_to(self.folder)) not in wanted:
                 path.unlink(missing_ok=True)

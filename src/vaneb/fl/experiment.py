@@ -29,12 +29,13 @@ from vaneb.fl.checkpoint import Checkpoint, StageFolder
 from vaneb.fl.config import Config, as_plain, fingerprint
 from vaneb.fl.data import ImageData, load_images
 from vaneb.fl.engine import Evaluation, RoundDone, Seat, Stage, evaluate, run_stage
-from vaneb.fl.federated_data import FederatedData, federate
+from vaneb.fl.federated_data import PROTOCOLS, FederatedData, federate
 from vaneb.fl.methods import Method, build_method, expand
 from vaneb.fl.metrics import spread
 from vaneb.fl.models import MODELS, build_network
 from vaneb.fl.network import Network, read_params
 from vaneb.fl.results import RESULTS, Row, append_rows, read_rows
+from vaneb.fl.workbench import PRIORS
 from vaneb.fl.workers import WorkerPool, one_torch_thread
 
 
@@ -68,6 +69,7 @@ def run_experiment(
     *,
     workers: int = 0,
     data_dir: Path | None = None,
+    images: ImageData | None = None,
     keep_client_states: bool = False,
     on_progress: OnProgress | None = None,
 ) -> list[Row]:
@@ -76,6 +78,8 @@ def run_experiment(
     Parameters
     ----------
     workers : processes, one thread each; 0 runs in this process.  Does not change the results.
+    data_dir : folder with the files of the data set.
+    images : data set to use instead of the one that ``[data] name`` stands for.
     keep_client_states : keep what methods store per client after they have been evaluated.
     """
     names = expand(config.methods)
@@ -85,8 +89,8 @@ def run_experiment(
         for setting in config.settings():
             methods = [build_method(name, setting) for name in names]
             if any(not _is_done(setting, method, output) for method in methods):
-                images = load_images(setting.data.name, data_dir)
-                _run_setting(setting, methods, images, output, workers, keep_client_states, on_progress)
+                source = images or load_images(setting.data.name, data_dir)
+                _run_setting(setting, methods, source, output, workers, keep_client_states, on_progress)
             for method in methods:
                 rows += rows_of(setting, method, output)
     return rows
@@ -115,7 +119,9 @@ def _method_content(config: Config, method: Method) -> dict[str, Any]:
 
 
 def _is_done(config: Config, method: Method, output: Path) -> bool:
-    return any(row.last for row in rows_of(config, method, output))
+    """Whether all lines of the last round are there."""
+    found = {(row.protocol, row.prior) for row in rows_of(config, method, output) if row.last}
+    return len(found) == len(PROTOCOLS) * len(PRIORS)
 
 
 def federate_setting(config: Config, images: ImageData) -> FederatedData:

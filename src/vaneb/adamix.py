@@ -3,7 +3,7 @@
 One outer step, with r_kl the mixture's responsibilities at the current estimates, tau_l^2 and mu_l its
 component variances and means, and d_k the precisions of client k's own estimate x_k:
 
-    theta_k <- theta_k + eta [ (d_k x_k + sum_l r_kl mu_l / tau_l^2) / (d_k + sum_l r_kl / tau_l^2) - theta_k ]
+    theta_k <- theta_k + eta [(d_k x_k + sum_l r_kl mu_l / tau_l^2) / (d_k + sum_l r_kl / tau_l^2) - theta_k]
 
 then the mixture is fitted again to the new estimates.  Following Ozkara, Girgis, Data and Diggavi (2023), in
 the summary-statistics form of the VANEB paper's appendix.

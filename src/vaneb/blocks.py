@@ -10,7 +10,11 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from itertools import pairwise
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 Result = TypeVar("Result")
 
@@ -36,7 +40,7 @@ def blocks(n_clients: int, size: int = BLOCK_CLIENTS) -> list[slice]:
     """Consecutive slices of about equal length, at most ``size``, that cover ``n_clients``."""
     count = max(1, -(-n_clients // size))
     edges = [i * n_clients // count for i in range(count + 1)]
-    return [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def map_blocks(
@@ -48,3 +52,14 @@ def map_blocks(
     if workers == 1 or len(parts) == 1:
         return map(function, parts)
     return _pool(workers, os.getpid()).map(function, parts)
+
+
+def sum_blocks(
+    function: Callable[[slice], tuple[NDArray[np.float64], ...]], n_clients: int, size: int = BLOCK_CLIENTS
+) -> tuple[NDArray[np.float64], ...]:
+    """Sums over blocks of each of the arrays that ``function`` returns."""
+    parts = iter(map_blocks(function, n_clients, size))
+    total = next(parts)
+    for part in parts:
+        total = tuple(a + b for a, b in zip(total, part, strict=True))
+    return total

@@ -24,6 +24,7 @@ from vaneb.npmle.pseudo_em import algorithm_1
 from vaneb.npmle.smooth import SmoothChoice, choose_spread
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
+from vaneb.semidefinite import covariance_of_estimates
 
 SOLVERS = ("certified", "pseudo-em", "grid")
 
@@ -33,6 +34,8 @@ class Estimator:
 
     @classmethod
     def _parameter_names(cls) -> list[str]:
+        if cls.__init__ is object.__init__:
+            return []
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -41,9 +44,8 @@ class Estimator:
     def set_params(self, **parameters: Any) -> Self:
         for name, value in parameters.items():
             if name not in self._parameter_names():
-                raise InvalidOption(
-                    f"{type(self).__name__} has no option {name!r}; it has {', '.join(self._parameter_names())}"
-                )
+                known = ", ".join(self._parameter_names())
+                raise InvalidOption(f"{type(self).__name__} has no option {name!r}; it has {known}")
             setattr(self, name, value)
         return self
 
@@ -151,7 +153,7 @@ class VANEB(Estimator):
         if not (np.isfinite(self.tol) and self.tol > 0):
             raise InvalidOption(f"tol must be positive, not {self.tol}")
         if isinstance(self.smooth, str) and self.smooth not in ("auto", "off"):
-            raise InvalidOption(f'smooth must be "auto", "off", 0 or a covariance matrix, not {self.smooth!r}')
+            raise InvalidOption(f'smooth must be "auto", "off", 0 or a matrix, not {self.smooth!r}')
 
     def _spread(
         self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None
@@ -228,10 +230,7 @@ class Local(Estimator):
 
     def personalize(self, clients: Any) -> PointEstimates:
         likelihood = as_likelihood(clients)
-        precision = likelihood.local_precision()
-        if precision.ndim == 2:
-            precision = precision[:, :, None] * np.eye(precision.shape[1])
-        covariance = np.linalg.pinv(precision, hermitian=True)
+        covariance = covariance_of_estimates(likelihood.local_precision())
         return PointEstimates(likelihood.local_estimates(), covariance, **_names(clients))
 
 
@@ -279,9 +278,7 @@ def fixed_covariance(clients: Any) -> Likelihood:
 class AdaMix(Estimator):
     """A spherical Gaussian mixture prior with MAP shrinkage; see ``vaneb.adamix``."""
 
-    def __init__(
-        self, components: int = 5, iterations: int = 20, rate: float = 0.5, seed: int = 0
-    ) -> None:
+    def __init__(self, components: int = 5, iterations: int = 20, rate: float = 0.5, seed: int = 0) -> None:
         self.components = components
         self.iterations = iterations
         self.rate = rate
@@ -295,8 +292,7 @@ class AdaMix(Estimator):
         precision = likelihood.local_precision()
         if precision.ndim == 3:
             # the diagonal of the covariance, as the method has it, not of the precision
-            covariance = np.linalg.pinv(precision, hermitian=True)
-            precision = 1 / np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 1e-300)
+            precision = 1 / np.diagonal(covariance_of_estimates(precision), axis1=1, axis2=2)
         mean, self.mixture_ = adamix(
             likelihood.local_estimates(),
             precision,

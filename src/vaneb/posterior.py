@@ -110,7 +110,7 @@ class Posterior:
             within = part.components(self.prior.atoms)
             own = np.diagonal(within.covariance, axis1=2, axis2=3)
             squared = (within.mean - self.mean[rows][:, None, :]) ** 2 + own
-            return np.einsum("km,kmi->ki", shares, np.broadcast_to(squared, (len(shares), *squared.shape[1:])))
+            return np.einsum("km,kmi->ki", shares, squared)
 
         return np.sqrt(np.maximum(np.concatenate(list(map_blocks(block, len(self), ROWS))), 0.0))
 

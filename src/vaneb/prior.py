@@ -120,7 +120,7 @@ class Prior:
         try:
             wire = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise InvalidReport(f"no file {path}: give the prior that --prior-out or Prior.save wrote") from None
+            raise InvalidReport(f"no file {path}: give one that --prior-out or Prior.save wrote") from None
         except (UnicodeDecodeError, json.JSONDecodeError, OSError) as error:
             raise InvalidReport(f"{path} is not a saved prior: {error}") from None
         try:

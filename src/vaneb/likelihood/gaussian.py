@@ -14,8 +14,8 @@ atom, not integrated over the component: exact when it is constant or Gamma = 0.
 Where P_k is singular, determinant and density are those on its range.
 
 ``gaussian_likelihood`` picks the implementation by the *type* of the covariance function:
-``ConstantGaussian`` here and ``SharedGaussian`` in ``gaussian_shared`` (fused kernels), ``FunctionGaussian`` in
-``gaussian_function`` for all others.
+``ConstantGaussian`` here and ``SharedGaussian`` in ``gaussian_shared`` (fused kernels), ``FunctionGaussian``
+in ``gaussian_function`` for all others.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+from vaneb.semidefinite import log_pseudo_determinant
 
 LOG_2PI = float(np.log(2 * np.pi))
-#: Eigenvalues below this share of the largest are directions without information.
-RANK_TOLERANCE = 1e-12
 
 
 def gaussian_likelihood(estimates: Array, n: Array, covariance: CovarianceFunction) -> Likelihood:
@@ -62,24 +61,6 @@ def gaussian_likelihood(estimates: Array, n: Array, covariance: CovarianceFuncti
 
 def is_diagonal(matrix: Array) -> bool:
     return bool(np.count_nonzero(matrix - np.diag(np.diagonal(matrix))) == 0)
-
-
-def log_pseudo_determinant(precision: Array) -> tuple[Array, Array]:
-    """Log-determinant on the range, and the rank, of precisions (K, d) diagonal or (K, d, d)."""
-    if precision.ndim == 2:
-        informative = precision > 0
-        logs = np.log(np.where(informative, precision, 1.0))
-        return logs.sum(1), informative.sum(1)
-    try:
-        factor = np.linalg.cholesky(precision)
-        pivots = np.diagonal(factor, axis1=1, axis2=2)
-        if np.all(pivots.min(1) ** 2 > RANK_TOLERANCE * np.diagonal(precision, axis1=1, axis2=2).max(1)):
-            return 2 * np.log(pivots).sum(1), np.full(len(precision), precision.shape[1])
-    except np.linalg.LinAlgError:
-        pass
-    eigenvalues = np.linalg.eigvalsh(precision)
-    informative = eigenvalues > RANK_TOLERANCE * np.maximum(eigenvalues[:, -1:], 1e-300)
-    return np.log(np.where(informative, eigenvalues, 1.0)).sum(1), informative.sum(1)
 
 
 def neighbours_together(points: Array) -> NDArray[np.intp]:
@@ -175,9 +156,7 @@ class ConstantGaussian:
         from vaneb.likelihood import kernels
 
         out = np.empty((self.n_clients, len(atoms)))
-        loop = (
-            kernels.log_likelihood_diagonal if self.precision.ndim == 2 else kernels.log_likelihood_full
-        )
+        loop = kernels.log_likelihood_diagonal if self.precision.ndim == 2 else kernels.log_likelihood_full
         x, precision, constant, atoms_t = self.estimates, self.precision, self.constant, _transposed(atoms)
 
         def block(rows: slice) -> None:
@@ -200,8 +179,8 @@ class ConstantGaussian:
         def block(rows: slice) -> tuple[Array, ...]:
             return loop(x_t[:, rows], precision_t[..., rows], constant[rows], floor, atoms, curvature)
 
-        value, gradient, outer, information = map(sum, zip(*map_blocks(block, self.n_clients), strict=True))
-        return Ascent(value, gradient, mirror(outer) if curvature else None, mirror(information))
+        value, gradient, products, information = sum_blocks(block, self.n_clients)
+        return Ascent(value, gradient, mirror(products) if curvature else None, mirror(information))
 
     def components(self, atoms: Array) -> Components:
         """Mean a + Gamma P (theta_hat - a), covariance Gamma - Gamma P Gamma."""

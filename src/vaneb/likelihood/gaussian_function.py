@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance
-from vaneb.likelihood.gaussian import LOG_2PI, RANK_TOLERANCE, is_diagonal
+from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal
 from vaneb.likelihood.seam import Array, Ascent, Components
+from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
 
 #: Doubles that a block of pairs may take.
 BLOCK = 1 << 21
@@ -158,7 +159,7 @@ class FunctionGaussian:
         precision = self._precision(points)[:, 0]
         shrink = np.broadcast_to(np.eye(d), precision.shape)
         if self.spread is not None:
-            shrink = np.linalg.inv(np.eye(d) + precision @ self.spread)
+            shrink = np.asarray(np.linalg.inv(np.eye(d) + precision @ self.spread), dtype=np.float64)
         smoothed = shrink @ precision
         difference = self.estimates - points[:, 0]
         weighted = np.einsum("kil,kl->ki", smoothed, difference)
@@ -170,10 +171,7 @@ class FunctionGaussian:
         gradient = gradient * self.n[:, None, None, None]
         # d Q = M dP M' is the derivative of the smoothed precision Q = M P.
         moved = np.einsum("kia,kabl,kcb->kicl", shrink, gradient, shrink, optimize=True)
-        covariance = np.linalg.pinv(smoothed, rcond=1e-10, hermitian=True) if _singular(smoothed) else (
-            np.linalg.inv(smoothed)
-        )
-        relative = np.einsum("kia,kacl->kicl", covariance, moved)
+        relative = np.einsum("kia,kacl->kicl", generalised_inverse(smoothed), moved)
         score = (
             weighted
             + 0.5 * np.einsum("kiil->kl", relative)
@@ -210,10 +208,3 @@ class FunctionGaussian:
 
     def local_precision(self) -> Array:
         return replace(self, spread=None)._precision(self.estimates[:, None, :])[:, 0]
-
-
-def _singular(precision: Array) -> bool:
-    """Is any of the matrices (K, d, d) numerically singular?  One cheap look at all of them."""
-    diagonal = np.diagonal(precision, axis1=1, axis2=2)
-    determinant = np.linalg.det(precision)
-    return bool(np.any(determinant <= 1e-10 * np.prod(np.maximum(diagonal, 1e-300), axis=1)))

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
 from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
@@ -99,10 +99,8 @@ class SharedGaussian:
                 curvature,
             )
 
-        value, gradient, outer, precision, square = map(
-            sum, zip(*map_blocks(block, self.n_clients), strict=True)
-        )
-        outer = mirror(outer) if curvature else None
+        value, gradient, products, precision, square = sum_blocks(block, self.n_clients)
+        outer = mirror(products) if curvature else None
         if frozen:
             return Ascent(value, gradient, outer, precision)
         # Expected information: diag(1 / var) + 1/2 sum_i (d log var_i)(d log var_i)'
@@ -129,7 +127,7 @@ class SharedGaussian:
             self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
         )
 
-    def smoothed(self, spread: Array | None) -> Likelihood:  # type: ignore[override]
+    def smoothed(self, spread: Array | None) -> Likelihood:
         if spread is not None and not is_diagonal(spread):
             from vaneb.likelihood.gaussian_function import FunctionGaussian
 

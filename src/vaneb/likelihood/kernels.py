@@ -26,6 +26,7 @@ SKIP = -28.0
 STRIP = 128
 #: Sums may be taken in any order (several at a time); nothing else about arithmetic is loosened.
 REORDER = {"reassoc", "contract"}
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @njit(cache=True, inline="always")
@@ -54,11 +55,11 @@ def _full_row(x, precision, constant, atoms_t, row):
         for j in range(m):
             t = xi - atoms_t[i, j]
             row[j] -= half * t * t
-        for l in range(i):
-            p = precision[i, l]
-            xl = x[l]
+        for h in range(i):
+            p = precision[i, h]
+            xh = x[h]
             for j in range(m):
-                row[j] -= p * (xi - atoms_t[i, j]) * (xl - atoms_t[l, j])
+                row[j] -= p * (xi - atoms_t[i, j]) * (xh - atoms_t[h, j])
 
 
 @njit(cache=True, nogil=True)
@@ -128,11 +129,11 @@ def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
                 information[j, i] += weight
             if curvature:
                 for i in range(d):
-                    for l in range(i + 1):
+                    for h in range(i + 1):
                         product = 0.0
                         for k in range(count):
-                            product += share[k] * score[i, k] * score[l, k]
-                        outer[j, i, l] += product
+                            product += share[k] * score[i, k] * score[h, k]
+                        outer[j, i, h] += product
     return value, gradient, outer, information
 
 
@@ -155,10 +156,10 @@ def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
             for i in range(d):
                 for k in range(count):
                     score[i, k] = 0.0
-                for l in range(d):
-                    a = atoms[j, l]
+                for h in range(d):
+                    a = atoms[j, h]
                     for k in range(count):
-                        score[i, k] += precision_t[i, l, start + k] * (x_t[l, start + k] - a)
+                        score[i, k] += precision_t[i, h, start + k] * (x_t[h, start + k] - a)
                 a = atoms[j, i]
                 for k in range(count):
                     share[k] -= 0.5 * score[i, k] * (x_t[i, start + k] - a)
@@ -177,18 +178,18 @@ def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
                 for k in range(count):
                     slope += share[k] * score[i, k]
                 gradient[j, i] += slope
-                for l in range(i + 1):
+                for h in range(i + 1):
                     weight = 0.0
                     for k in range(count):
-                        weight += share[k] * precision_t[i, l, start + k]
-                    information[j, i, l] += weight
+                        weight += share[k] * precision_t[i, h, start + k]
+                    information[j, i, h] += weight
             if curvature:
                 for i in range(d):
-                    for l in range(i + 1):
+                    for h in range(i + 1):
                         product = 0.0
                         for k in range(count):
-                            product += share[k] * score[i, k] * score[l, k]
-                        outer[j, i, l] += product
+                            product += share[k] * score[i, k] * score[h, k]
+                        outer[j, i, h] += product
     return value, gradient, outer, information
 
 
@@ -196,29 +197,37 @@ def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
 def log_density_pairs(difference, precision, rank_tolerance, out):
     """log N(difference; 0, precision^{-1}) for a batch: difference (N, d), precision (N, d, d), out (N,).
 
-    A pivot below ``rank_tolerance`` times its diagonal entry is a direction without information and is
-    left out, of the determinant as of the quadratic form.
+    precision = L L' by Cholesky's method.  A pivot below ``rank_tolerance`` times its diagonal entry is a
+    direction without information: its column is left out, and the density is the one on the range, with
+    determinant det(L'L).
     """
     n, d = difference.shape
     factor = np.zeros((d, d))
     for q in range(n):
         factor[:] = 0.0
-        total = 0.0
+        rank = 0
+        log_root = 0.0
+        square = 0.0
         for i in range(d):
             pivot = precision[q, i, i]
-            for l in range(i):
-                pivot -= factor[i, l] * factor[i, l]
+            for before in range(rank):
+                pivot -= factor[i, before] * factor[i, before]
             if pivot <= rank_tolerance * precision[q, i, i]:
                 continue
             root = math.sqrt(pivot)
-            factor[i, i] = root
+            factor[i, rank] = root
             for h in range(i + 1, d):
                 t = precision[q, h, i]
-                for l in range(i):
-                    t -= factor[h, l] * factor[i, l]
-                factor[h, i] = t / root
+                for before in range(rank):
+                    t -= factor[h, before] * factor[i, before]
+                factor[h, rank] = t / root
             z = 0.0
             for h in range(i, d):
-                z += factor[h, i] * difference[q, h]
-            total += math.log(root) - 0.5 * z * z - 0.9189385332046727
-        out[q] = total
+                z += factor[h, rank] * difference[q, h]
+            square += z * z
+            log_root += math.log(root)
+            rank += 1
+        if 0 < rank < d:
+            columns = factor[:, :rank].copy()
+            log_root = 0.5 * np.linalg.slogdet(columns.T @ columns)[1]
+        out[q] = log_root - 0.5 * square - rank * HALF_LOG_2PI

@@ -83,7 +83,7 @@ class Likelihood(Protocol):
         """Some of the clients, in the order given; views, not copies, for a slice."""
         ...
 
-    def smoothed(self, spread: Array | None) -> Self:
+    def smoothed(self, spread: Array | None) -> Likelihood:
         """The same clients seen by components N(a, ``spread``); ``None`` for a discrete prior."""
         ...
 

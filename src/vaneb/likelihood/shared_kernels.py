@@ -59,8 +59,8 @@ def log_likelihood_shared(x, inverse_n, constant, variance_t, spread, atoms_t, o
 def ascent_shared(x_t, inverse_n, constant, variance, slope, spread, floor, atoms, frozen, curvature):
     """Sums over clients: value, gradient, outer (lower), sum r / var and sum r (1 / (n var))^2.
 
-    score_l = e_l / var_l + 1/2 sum_i (e_i^2 / var_i - 1) (dV_i / da_l) / (n var_i); the second term is left out
-    if ``frozen``.
+    score_l = e_l / var_l + 1/2 sum_i (e_i^2 / var_i - 1) (dV_i / da_l) / (n var_i); the second term is
+    left out if ``frozen``.
     """
     d, n_clients = x_t.shape
     m = atoms.shape[0]
@@ -110,12 +110,12 @@ def ascent_shared(x_t, inverse_n, constant, variance, slope, spread, floor, atom
                 total += share[k]
             value[j] += total
             if not frozen:
-                for l in range(d):
+                for h in range(d):
                     for i in range(d):
-                        g = slope[j, i, l]
+                        g = slope[j, i, h]
                         if g != 0.0:
                             for k in range(count):
-                                pull[l, k] += g * surplus[i, k]
+                                pull[h, k] += g * surplus[i, k]
             for i in range(d):
                 climb = 0.0
                 weight = 0.0
@@ -129,9 +129,9 @@ def ascent_shared(x_t, inverse_n, constant, variance, slope, spread, floor, atom
                 square_sum[j, i] += square
             if curvature:
                 for i in range(d):
-                    for l in range(i + 1):
+                    for h in range(i + 1):
                         both = 0.0
                         for k in range(count):
-                            both += share[k] * pull[i, k] * pull[l, k]
-                        outer[j, i, l] += both
+                            both += share[k] * pull[i, k] * pull[h, k]
+                        outer[j, i, h] += both
     return value, gradient, outer, precision_sum, square_sum

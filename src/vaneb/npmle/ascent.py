@@ -11,8 +11,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.semidefinite import unit_diagonal
+
+#: Added to the unit diagonal of the information: where nobody knows anything, nothing moves.
+RIDGE = 1e-10
 
 
 class Maxima(NamedTuple):
@@ -69,13 +74,14 @@ def climb(
     return Maxima(points, gap, np.where(sums.value[:, None, None] > 0, _normalised(sums), scale))
 
 
-def _merged(old: Ascent, new: Ascent, where: Array, chosen: Array) -> Ascent:
+def _merged(old: Ascent, new: Ascent, where: NDArray[np.intp], chosen: NDArray[np.bool_]) -> Ascent:
+    """``old`` with the rows ``where`` taken from the ``chosen`` rows of ``new``."""
     parts = []
     for before, after in zip(old, new, strict=True):
-        assert before is not None and after is not None
-        before = before.copy()
-        before[where] = after[chosen]
-        parts.append(before)
+        assert after is not None  # climbing asks for curvature
+        merged = np.array(before)
+        merged[where] = after[chosen]
+        parts.append(merged)
     return Ascent(*parts)
 
 
@@ -89,15 +95,15 @@ def _normalised(sums: Ascent) -> Array:
     return _as_matrices(sums.information) / np.maximum(sums.value, 1e-300)[:, None, None]
 
 
-def _direction(sums: Ascent, cautious: Array) -> Array:
+def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     """Newton's step where the Hessian is negative definite, else information^{-1} gradient."""
-    information = _as_matrices(sums.information)
-    d = information.shape[1]
-    ridge = 1e-10 * np.trace(information, axis1=1, axis2=2) / d + 1e-300
-    information = information + ridge[:, None, None] * np.eye(d)
-    curvature = information - sums.outer
+    assert sums.outer is not None
+    unit, scale = unit_diagonal(_as_matrices(sums.information))
+    unit = unit + RIDGE * np.eye(unit.shape[1])
+    curvature = unit - sums.outer / scale[:, :, None] / scale[:, None, :]
     # Far from a maximum Newton's step may be long; one that exceeds the EM step five-fold is not trusted.
-    convex = np.linalg.eigvalsh(curvature)[:, 0] > 0.04 * np.linalg.eigvalsh(information)[:, 0]
+    convex = np.linalg.eigvalsh(curvature)[:, 0] > 0.04 * np.linalg.eigvalsh(unit)[:, 0]
     newton = convex & ~cautious
-    matrix = np.where(newton[:, None, None], curvature, information)
-    return np.linalg.solve(matrix, sums.gradient[:, :, None])[:, :, 0]
+    matrix = np.where(newton[:, None, None], curvature, unit)
+    step = np.linalg.solve(matrix, (sums.gradient / scale)[:, :, None])[:, :, 0]
+    return np.asarray(step / scale, dtype=np.float64)

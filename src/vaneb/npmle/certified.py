@@ -56,7 +56,9 @@ def certified(
     trace: list[Step] = []
     if n_clients > 2 * FIRST_LOOK:
         part = likelihood.take(np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False)))
-        first = certified(part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start, effort=effort)
+        first = certified(
+            part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start, effort=effort
+        )
         start, trace = (first.atoms, first.weights), list(first.trace)
     candidates = starting_points(likelihood)
     if start is None:
@@ -92,18 +94,20 @@ def certified(
             atoms, weights, scale = moved
             points = np.concatenate([atoms, maxima.points[useful]])
             scale = np.concatenate([scale, maxima.scale[useful]])
-            new = points[distinct(points, scale, np.arange(len(points)), SAME, always=len(atoms))[len(atoms) :]]
+            kept = distinct(points, scale, np.arange(len(points)), SAME, always=len(atoms))
+            new = points[kept[len(atoms) :]]
         start_weights = np.concatenate([weights, np.zeros(len(new))])
         accuracy = max(0.1 * tol, min(1e-2, 0.05 * found.gap))
         atoms, weights, density = _solved(likelihood, np.concatenate([atoms, new]), start_weights, accuracy)
     assert best is not None
-    return _tidied(likelihood, Fit(atoms, weights, best, tuple(trace), float(density.mean())), candidates, rng, effort)
+    fit = Fit(atoms, weights, best, tuple(trace), float(density.mean()))
+    return _tidied(likelihood, fit, candidates, rng, effort)
 
 
 def _moved(
     likelihood: Likelihood, weights: Array, maxima: Maxima, value: float
 ) -> tuple[Array, Array, Array] | None:
-    """Atoms at the maxima that were climbed to from them, their weights and scales, if the likelihood rises."""
+    """Atoms at the maxima climbed to from them, their weights and scales, if the likelihood rises."""
     m = len(weights)
     atoms, total, heads = merged(maxima.points[:m], weights, maxima.scale[:m], SAME)
     if log_mixture(likelihood, atoms, total).mean() > value:
@@ -122,7 +126,9 @@ def _solved(
     return atoms[keep], weights[keep], density
 
 
-def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.Generator, effort: float) -> Fit:
+def _tidied(
+    likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.Generator, effort: float
+) -> Fit:
     """Near-equal atoms made one, if the result is as good by the same measure."""
     scale = _local_scale(likelihood, fit)
     atoms, weights, _ = merged(fit.atoms, fit.weights, scale, 5 * SAME)
@@ -130,9 +136,7 @@ def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.
         return fit
     tol = fit.certificate.tolerance
     atoms, weights, density = _solved(likelihood, atoms, weights, 0.1 * tol)
-    maxima = cert.search(
-        likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
-    )
+    maxima = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH)
     certificate = cert.certificate_of(maxima, tol)
     if certificate.gap > max(fit.certificate.gap, tol):
         return fit

@@ -24,6 +24,7 @@ from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.support import covering_subset, starting_points
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
+from vaneb.semidefinite import solve_ridged
 
 #: Estimates taken as first atoms, where there are more clients.
 MOST_ATOMS = 5_000
@@ -49,12 +50,7 @@ def solve_information(information: Array, gradient: Array) -> Array:
     """information^{-1} gradient for (m, d, d) or diagonal (m, d); zero where there is no information."""
     if information.ndim == 2:
         return np.where(information > 0, gradient / np.where(information > 0, information, 1.0), 0.0)
-    d = gradient.shape[1]
-    size = np.trace(information, axis1=1, axis2=2) / d
-    empty = ~(size > 0)
-    ridge = np.where(empty, 1.0, 1e-13 * size)
-    matrix = np.where(empty[:, None, None], 0.0, information) + ridge[:, None, None] * np.eye(d)
-    return np.linalg.solve(matrix, np.where(empty[:, None], 0.0, gradient)[:, :, None])[:, :, 0]
+    return solve_ridged(information, gradient, 1e-13)
 
 
 def algorithm_1(

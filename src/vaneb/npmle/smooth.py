@@ -138,4 +138,3 @@ def _best(scores: Array, peak: Array) -> tuple[int, Array]:
         if difference.mean() > STANDARD_ERRORS * error:
             chosen = i
     return chosen, averages
-

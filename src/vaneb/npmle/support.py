@@ -40,9 +40,7 @@ def starting_points(likelihood: Likelihood) -> Array:
     capped = np.minimum(1.0, typical / np.maximum(diagonal, 1e-300))
     # Pool with precisions capped at the typical one: no client owns the pooled estimate.
     share = capped.min(axis=1)
-    centre = pooled_estimate(
-        estimates, precision * share.reshape(-1, *[1] * (precision.ndim - 1))
-    )
+    centre = pooled_estimate(estimates, precision * share.reshape(-1, *[1] * (precision.ndim - 1)))
     if precision.ndim == 2:
         pull = PULL * typical
         return (precision * estimates + pull * centre) / (precision + pull)
@@ -80,8 +78,8 @@ def distinct(
 ) -> NDArray[np.intp]:
     """Indices, taken in ``order``, of points no closer than ``radius`` to one taken before.
 
-    Distances are measured with the information matrix ``scale`` (m, d, d) of the point taken before.  The first
-    ``always`` in the order are taken whatever their distances.
+    Distances are measured with the information matrix ``scale`` (m, d, d) of the point taken before.  The
+    first ``always`` in the order are taken whatever their distances.
     """
     kept = np.array(order, dtype=np.intp)
     count = always
@@ -109,7 +107,7 @@ def merged(
     for i, atom in enumerate(atoms):
         difference = atom - atoms[heads]
         owner[i] = ((difference[:, None, :] @ scale[heads])[:, 0, :] * difference).sum(axis=1).argmin()
-    total = np.bincount(owner, weights, len(heads))
+    total: Array = np.bincount(owner, weights, len(heads))  # type: ignore[assignment]
     mean = np.stack(
         [np.bincount(owner, weights * atoms[:, i], len(heads)) for i in range(atoms.shape[1])], axis=1
     )

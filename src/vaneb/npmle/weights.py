@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.likelihood.seam import Array
 
 #: Columns that may enter at once.  More means fewer passes over L, but larger quadratic programmes.
@@ -78,14 +78,15 @@ def npmle_weights(
     start : (m,), optional
         Weights to start from.
     """
-    n_clients, m = likelihood.shape
     if start is not None and start.sum() > 0:
         active = np.flatnonzero(start > 0)
         weights = start[active] / start.sum()
     else:
         active, weights = _first_columns(likelihood)
     gap = np.inf
-    for passes in range(1, max_passes + 1):
+    passes = 0
+    while passes < max_passes:
+        passes += 1
         # While the active set is still wrong there is no point in solving for it to the last digit.
         inner_tol = max(0.3 * tol, min(1e-2, 0.03 * gap))
         weights, density = restricted_weights(likelihood, active, weights, tol=inner_tol)
@@ -104,7 +105,7 @@ def npmle_weights(
         share = _entering_share(density, likelihood[:, entering].mean(axis=1))
         active = np.concatenate([active, entering])
         weights = np.concatenate([weights * (1 - share), np.full(len(entering), share / len(entering))])
-    out = np.zeros(m)
+    out = np.zeros(likelihood.shape[1])
     out[active] = weights
     return Weights(out, gap, passes)
 
@@ -118,8 +119,8 @@ def mixture(likelihood: Array, weights: Array) -> Array:
 def gaps_of_columns(likelihood: Array, density: Array) -> Array:
     """D_j = (1/K) sum_k L_kj / f_k - 1, (m,)."""
     inverse = 1 / density
-    parts = map_blocks(lambda rows: inverse[rows] @ likelihood[rows], len(likelihood), ROWS)
-    return sum(parts) / len(likelihood) - 1
+    (total,) = sum_blocks(lambda rows: (inverse[rows] @ likelihood[rows],), len(likelihood), ROWS)
+    return total / len(likelihood) - 1
 
 
 def _first_columns(likelihood: Array) -> tuple[NDArray[np.intp], Array]:
@@ -217,7 +218,7 @@ def _newton_system(columns: Array, density: Array) -> tuple[Array, Array]:
                 return (sparse.T @ sparse).toarray(), total
         return ratio.T @ ratio, total
 
-    hessian, total = map(sum, zip(*map_blocks(block, len(columns), ROWS), strict=True))
+    hessian, total = sum_blocks(block, len(columns), ROWS)
     return hessian / len(columns), total / len(columns)
 
 
@@ -239,8 +240,8 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
     """min over v >= 0 of v'Hv/2 - b'v for a small positive semidefinite H.
 
     Block principal pivoting: solve on the set of positive coordinates, then exchange all coordinates that
-    violate their sign condition at once, as long as that leaves fewer of them; the exact active-set method takes
-    over where it does not.  A ridge of 1e-12 of the mean diagonal keeps nearly equal columns solvable.
+    violate their sign condition at once, as long as that leaves fewer of them; the exact active-set method
+    takes over where it does not.  A ridge of 1e-12 of the mean diagonal keeps nearly equal columns solvable.
     """
     m = len(linear)
     hessian = hessian + (1e-12 * np.trace(hessian) / m) * np.eye(m)
@@ -271,10 +272,12 @@ def _solve_on(hessian: Array, linear: Array, index: NDArray[np.intp]) -> Array:
     if len(index) == 0:
         return np.zeros(0)
     block = hessian[np.ix_(index, index)]
+    solution: Array
     try:
-        return cho_solve(cho_factor(block, check_finite=False), linear[index], check_finite=False)
+        solution = cho_solve(cho_factor(block, check_finite=False), linear[index], check_finite=False)
     except np.linalg.LinAlgError:
-        return np.linalg.lstsq(block, linear[index], rcond=1e-12)[0]
+        solution = np.asarray(np.linalg.lstsq(block, linear[index], rcond=1e-12)[0], dtype=np.float64)
+    return solution
 
 
 def _active_set(hessian: Array, linear: Array, start: Array, tolerance: float) -> Array:

@@ -212,6 +212,9 @@ class ConstantGaussian:
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
 
+    def surrogate(self, mean: Array, spread: Array) -> Self:
+        return self
+
     def peak(self) -> Array:
         return self.constant
 

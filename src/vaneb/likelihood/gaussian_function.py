@@ -200,6 +200,12 @@ class FunctionGaussian:
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
 
+    def surrogate(self, mean: Array, spread: Array) -> ConstantGaussian:
+        """Each covariance fixed at the client's posterior mean under N(mean, spread)."""
+        points = self.smoothed(spread).components(mean[None]).mean
+        precision = replace(self, spread=None)._precision(points)[:, 0]
+        return ConstantGaussian(self.estimates, precision, spread=self.spread)
+
     def peak(self) -> Array:
         return self._log_density(self.estimates[:, None, :])[:, 0]
 

@@ -134,6 +134,9 @@ class SharedGaussian:
             return FunctionGaussian(self.estimates, self.n, self.covariance, spread)
         return replace(self, spread=spread)
 
+    def surrogate(self, mean: Array, spread: Array) -> Self:
+        return self
+
     def peak(self) -> Array:
         variance = self._variance(self.estimates)[0] / self.n[:, None] + self._spread
         return -0.5 * np.log(variance).sum(axis=1) + self._constant

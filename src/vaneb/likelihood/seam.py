@@ -87,6 +87,13 @@ class Likelihood(Protocol):
         """The same clients seen by components N(a, ``spread``); ``None`` for a discrete prior."""
         ...
 
+    def surrogate(self, mean: Array, spread: Array) -> Likelihood:
+        """A likelihood close to this one where the population N(``mean``, ``spread``) puts each client, and cheap.
+
+        Solvers look for the support there first.  A likelihood that is cheap itself returns itself.
+        """
+        ...
+
     def peak(self) -> Array:
         """The largest value l_k takes, or a value close to it: l_k at the client's own estimate, (K,)."""
         ...

@@ -13,11 +13,13 @@ little.  Every accepted extrapolation raises the likelihood.
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import minimize
 
+from vaneb.blocks import map_blocks
+from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
 from vaneb.npmle.support import starting_points
-from vaneb.posterior import posterior
 from vaneb.prior import Prior
 
 
@@ -46,7 +48,30 @@ def gaussian_prior(
         mean, spread = new
         if gain <= tol:
             break
+    if not isinstance(likelihood, ConstantGaussian) and not diagonal and len(mean) <= 4:
+        mean, spread = _polished(likelihood, mean, spread)
     return Prior(mean[None], np.ones(1), spread)
+
+
+def _polished(likelihood: Likelihood, mean: Array, spread: Array) -> tuple[Array, Array]:
+    """Climb the likelihood itself from where EM ended.
+
+    Where posterior moments are approximate (Laplace) or covariances depend on the mean, EM's fixed point is near
+    the maximum, not at it.
+    """
+    start = _coordinates(mean, spread, False)
+    if start is None:
+        return mean, spread
+
+    def loss(coordinates: Array) -> float:
+        if np.abs(coordinates - start).max() > 5:
+            return np.inf
+        return -_value(likelihood, *_from_coordinates(coordinates, len(mean), False))
+
+    found = minimize(loss, start, method="BFGS", options={"maxiter": 15, "gtol": 1e-6})
+    if not (np.isfinite(found.fun) and found.fun < loss(start)):
+        return mean, spread
+    return _from_coordinates(found.x, len(mean), False)
 
 
 def _robust_start(likelihood: Likelihood, diagonal: bool) -> tuple[Array, Array]:
@@ -62,13 +87,20 @@ def _value(likelihood: Likelihood, mean: Array, spread: Array) -> float:
 
 
 def _em(likelihood: Likelihood, mean: Array, spread: Array, diagonal: bool) -> tuple[Array, Array]:
-    post = posterior(likelihood, Prior(mean[None], np.ones(1), spread))
-    centre = post.mean.mean(axis=0)
-    deviation = post.mean - centre
+    smoothed = likelihood.smoothed(spread)
+
+    def block(rows: slice) -> tuple[Array, Array, Array]:
+        """Sums over clients of m_k, m_k m_k' and V_k, m_k as the distance from the present mean."""
+        within = smoothed.take(rows).components(mean[None])
+        moved = within.mean[:, 0] - mean
+        return moved.sum(axis=0), moved.T @ moved, within.covariance[:, 0].sum(axis=0)
+
+    total, square, own = map(sum, zip(*map_blocks(block, likelihood.n_clients), strict=True))
+    shift = total / likelihood.n_clients
+    second = (square + own) / likelihood.n_clients - np.outer(shift, shift)
     if diagonal:
-        return centre, np.diag((post.sd**2 + deviation**2).mean(axis=0))
-    second = post.covariance.mean(axis=0) + deviation.T @ deviation / len(deviation)
-    return centre, (second + second.T) / 2
+        second = np.diag(np.diagonal(second))
+    return mean + shift, (second + second.T) / 2
 
 
 def _coordinates(mean: Array, spread: Array, diagonal: bool) -> Array | None:

@@ -31,8 +31,11 @@ FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
 LOOKED_AT = 4_000
 #: Log-density below a client's own peak at which it counts as explained by nobody.
 ALONE = -50.0
-#: A less smooth prior must beat a smoother one by this many standard errors of their difference.
+#: A less smooth mixture must beat a smoother one by this many standard errors of their difference, and
+#: the best mixture must beat the single Gaussian by more of them: a mixture that looks better by chance
+#: predicts worse (160 schools: +1.9 standard errors held out, 1% worse on new rows).
 STANDARD_ERRORS = 0.5
+AGAINST_THE_GAUSSIAN = 2.0
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,9 @@ def choose_spread(
         likelihood = likelihood.take(rows)
     folds = FOLDS if likelihood.n_clients <= MANY else FOLDS_OF_MANY
     parts = _split(likelihood, folds)
-    single = gaussian_prior(likelihood, diagonal=diagonal)
+    single = gaussian_prior(likelihood, diagonal=diagonal, tol=1e-6)
     assert single.spread is not None
+    likelihood = likelihood.surrogate(single.atoms[0], single.spread)
     peak = likelihood.peak()
     shares = (1.0, *SHARES)
     scores = np.full((len(shares), likelihood.n_clients), np.nan)
@@ -91,24 +95,28 @@ def choose_spread(
     for i, share in enumerate(shares):
         if progress is not None:
             progress("choosing the spread", i + 1, len(shares))
+        spread = share * single.spread if share > 0 else None
         start: tuple[Array, Array] | None = None
         for inside, outside in parts:
             train, test = likelihood.take(inside), likelihood.take(outside)
             if i == 0:
                 prior = gaussian_prior(train, diagonal=diagonal, tol=1e-6)
             else:
-                spread = share * single.spread if share > 0 else None
                 fit = _quick(train.smoothed(spread), start, rng)
                 start = (fit.atoms, fit.weights) if folds > 2 else None
                 prior = Prior(fit.atoms, fit.weights, spread)
             scores[i, outside] = log_mixture(test.smoothed(prior.spread), prior.atoms, prior.weights)
         chosen, averages = _best(scores[: i + 1], peak)
-        if i >= chosen + 2 and averages[i] < averages[chosen] and averages[i - 1] < averages[chosen]:
+        best = int(np.argmax(averages))
+        if i >= best + 2:
             break
-    spread = single.spread * shares[chosen] if shares[chosen] > 0 else None
-    tried = len(averages)
-    held_out = tuple(float(a) for a in averages)
-    return SmoothChoice(spread, chosen == 0, shares[:tried], held_out, chosen)
+    return SmoothChoice(
+        single.spread * shares[chosen] if shares[chosen] > 0 else None,
+        chosen == 0,
+        shares[: len(averages)],
+        tuple(float(a) for a in averages),
+        chosen,
+    )
 
 
 def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -131,10 +139,15 @@ def _best(scores: Array, peak: Array) -> tuple[int, Array]:
         return 0, np.full(len(scores), np.nan)
     used = np.maximum(scores[:, explained], peak[explained] + ALONE)
     averages = used.mean(axis=1)
-    chosen = 0
-    for i in range(1, len(used)):
-        difference = used[i] - used[chosen]
-        error = difference.std() / np.sqrt(len(difference))
-        if difference.mean() > STANDARD_ERRORS * error:
+    if len(used) == 1:
+        return 0, averages
+    chosen = 1
+    for i in range(2, len(used)):
+        if _lead(used[i] - used[chosen]) > STANDARD_ERRORS:
             chosen = i
-    return chosen, averages
+    return (chosen if _lead(used[chosen] - used[0]) > AGAINST_THE_GAUSSIAN else 0), averages
+
+
+def _lead(difference: Array) -> float:
+    """Average difference in standard errors."""
+    return float(difference.mean() / max(difference.std() / np.sqrt(len(difference)), 1e-300))

@@ -1,12 +1,16 @@
 """Throughput of the federated engine: samples per second, rounds with evaluation, memory.
 
     python benchmarks/engine/run.py [--workers 1 2] [--batch 10 32] [--rounds 8] [--repeats 3] [-o FILE]
+    python benchmarks/engine/run.py --cpu
 
 The network is conv5x5 1->32, pool, conv5x5 32->64, pool, fc 1024->512->10 (582,026 parameters); 50 clients
 of 160 training and 40 test images, 10 clients per round, 2 local epochs of plain gradient descent.  The
 comparison is a plain torch loop over the same clients: one model in torch's default memory format, ReLU
 before pooling, ``torch.optim.SGD``, one thread, in a process of its own with default settings.  Loop and
 engine take turns, so that both see the same machine; the best of all turns counts.
+
+``--cpu`` is for a machine that is busy with other work: it counts samples per second of processor time, of
+the plain loop and of what a worker does, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +56,7 @@ def federation(n_clients: int = CLIENTS, train: int = TRAIN, test: int = TEST):
     )
 
 
-def plain_loop(batch: int, rounds: int) -> float:
+def plain_loop(batch: int, rounds: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Samples per second of a plain torch loop on one thread."""
     import torch
     from torch import nn
@@ -74,7 +79,7 @@ def plain_loop(batch: int, rounds: int) -> float:
     start = {name: value.clone() for name, value in model.state_dict().items()}
     loss_of, best = nn.CrossEntropyLoss(), 0.0
     for number in range(rounds + 1):
-        began = time.perf_counter()
+        began = clock()
         for client in range(PER_ROUND):
             model.load_state_dict(start)
             optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -85,7 +90,33 @@ def plain_loop(batch: int, rounds: int) -> float:
                     loss_of(model(images[client, rows]), labels[client, rows]).backward()
                     optimizer.step()
         if number:  # the first round warms up
-            best = max(best, PER_ROUND * TRAIN * EPOCHS / (time.perf_counter() - began))
+            best = max(best, PER_ROUND * TRAIN * EPOCHS / (clock() - began))
+    return best
+
+
+def plain_cpu(batch: int, rounds: int) -> float:
+    """Samples per second of processor time of the plain loop."""
+    return plain_loop(batch, rounds, time.process_time)
+
+
+def worker_cpu(batch: int, rounds: int) -> float:
+    """Samples per second of processor time of the work of a worker process, in its environment."""
+    import torch
+
+    from vaneb.fl.network import read_params
+    from vaneb.fl.workbench import Workbench
+
+    torch.set_num_threads(1)
+    bench, best = Workbench(MODEL, federation(PER_ROUND)), 0.0
+    message = {"params": read_params(bench.network)}
+    options = {"epochs": EPOCHS, "batch_size": batch, "learning_rate": RATE}
+    for number in range(rounds + 1):
+        began = time.process_time()
+        for k in range(PER_ROUND):
+            task = {"do": "update", "algorithm": ["fedavg", options], "clients": [k], "seeds": [[number, k]]}
+            bench.run({**task, "states": [None], "new_states": [None]}, message)
+        if number:
+            best = max(best, PER_ROUND * TRAIN * EPOCHS / (time.process_time() - began))
     return best
 
 
@@ -151,14 +182,37 @@ def memory(n_clients: int, workers: int) -> dict[str, float]:
     }
 
 
-def in_fresh_process(what: str, *arguments: int):
+def in_fresh_process(what: str, *arguments: int, environment: dict[str, str] | None = None):
     """Run one measurement in a process of its own, as a user would."""
     command = [sys.executable, __file__, "--measure", what, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, **(environment or {})}
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
-MEASURES = {"plain": plain_loop, "engine": engine, "memory": memory}
+MEASURES = {
+    "plain": plain_loop,
+    "engine": engine,
+    "memory": memory,
+    "plain_cpu": plain_cpu,
+    "worker_cpu": worker_cpu,
+}
+
+
+def compare_processor_time(batches: list[int], rounds: int, repeats: int) -> None:
+    """Print samples per second of processor time."""
+    from vaneb.fl.workers import MALLOC, ONE_THREAD
+
+    for batch in batches:
+        plain, worker = 0.0, 0.0
+        for _ in range(repeats):
+            plain = max(plain, in_fresh_process("plain_cpu", batch, rounds))
+            found = in_fresh_process("worker_cpu", batch, rounds, environment={**MALLOC, **ONE_THREAD})
+            worker = max(worker, found)
+        print(
+            f"batch {batch}: plain {plain:.0f}, worker {worker:.0f}, {worker / plain:.2f} times", flush=True
+        )
 
 
 def main() -> None:
@@ -172,7 +226,11 @@ def main() -> None:
     )
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--cpu", action="store_true", help="processor time only, for a busy machine")
     asked = parser.parse_args()
+    if asked.cpu:
+        compare_processor_time(asked.batch, asked.rounds, asked.repeats)
+        return
     if asked.measure:
         name, *numbers = asked.measure
         print(json.dumps(MEASURES[name](*map(int, numbers))))

@@ -43,8 +43,12 @@ def climb(
     *,
     steps: int = 40,
     gain: float = 1e-6,
+    box: tuple[Array, Array] | None = None,
 ) -> Maxima:
-    """Climb from ``starts`` (m, d) until the next step promises to raise D by less than ``gain``."""
+    """Climb from ``starts`` (m, d) until the next step promises to raise D by less than ``gain``.
+
+    ``box``: corners (d,), (d,) of the box that points may not leave.
+    """
     points = np.array(starts, dtype=float)
     sums = likelihood.ascent(points, log_weights)
     done = np.zeros(len(points), dtype=bool)
@@ -59,6 +63,9 @@ def climb(
         if len(live) == 0:
             break
         trial = points[live] + length[live, None] * move[live]
+        if box is not None:
+            trial = np.clip(trial, *box)
+            done[live[(trial == points[live]).all(axis=1)]] = True
         ahead = likelihood.ascent(trial, log_weights)
         climbed = ahead.value >= sums.value[live] * (1 - 1e-12)
         better, worse = live[climbed], live[~climbed]

@@ -40,8 +40,12 @@ def search(
     value = likelihood.ascent(chosen, log_weights, curvature=False).value
     # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
     count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
+    # Atoms stay in the box of the clients' estimates.  With constant diagonal covariances every maximum lies in
+    # it; otherwise it keeps a client whose likelihood rises for ever (separated responses) from sending an
+    # atom to infinity, where nobody is informative.
+    box = candidates.min(axis=0), candidates.max(axis=0)
     starts = np.concatenate([atoms, chosen[np.argsort(-value, kind="stable")[:count]]])
-    return climb(likelihood, starts, log_weights, steps=int(effort * STEPS), gain=0.02 * tol)
+    return climb(likelihood, starts, log_weights, steps=int(effort * STEPS), gain=0.02 * tol, box=box)
 
 
 def certify(

@@ -37,29 +37,56 @@ def log_pseudo_determinant(precision: Array) -> tuple[Array, NDArray[np.intp]]:
     if precision.ndim == 2:
         return np.log(np.where(precision > 0, precision, 1.0)).sum(axis=1), rank_of(precision)
     unit, scale = unit_diagonal(precision)
-    pivots = _pivots(unit)
-    if pivots is not None:
+    root = _cholesky(unit)
+    if root is not None:
+        pivots = np.diagonal(root, axis1=1, axis2=2)
         return 2 * np.log(pivots * scale).sum(axis=1), np.full(len(precision), precision.shape[1])
     # With U = V L V', P = (S V) L (S V)', whose determinant on its range is that of L times that of V'SSV.
     eigenvalues, vectors = np.linalg.eigh(unit)
     kept = _informative(eigenvalues)
-    basis = scale[:, :, None] * np.where(kept[:, None, :], vectors, 0.0)
-    gram = np.swapaxes(basis, 1, 2) @ basis + np.eye(precision.shape[1]) * ~kept[:, :, None]
     logs = np.log(np.where(kept, eigenvalues, 1.0)).sum(axis=1)
-    return logs + np.linalg.slogdet(gram)[1], kept.sum(axis=1)
+    # Rows by size and informative columns first: then QR keeps its digits when units differ widely.
+    order = np.argsort(-scale, axis=1)[:, :, None]
+    basis = np.take_along_axis(scale[:, :, None] * vectors[:, :, ::-1], order, axis=1)
+    triangle = np.abs(np.diagonal(np.linalg.qr(basis, mode="r"), axis1=1, axis2=2))
+    logs += 2 * np.log(np.where(kept[:, ::-1], triangle, 1.0)).sum(axis=1)
+    return logs, kept.sum(axis=1)
 
 
 def generalised_inverse(precision: Array) -> Array:
     """C with P C P = P, (K, d, d): the inverse where there is one."""
     unit, scale = unit_diagonal(precision)
-    if _pivots(unit) is not None:
-        root = np.linalg.inv(unit)
+    if _cholesky(unit) is not None:
+        inverse = np.linalg.inv(unit)
     else:
         eigenvalues, vectors = np.linalg.eigh(unit)
         kept = _informative(eigenvalues)
-        inverse = np.where(kept, 1 / np.where(kept, eigenvalues, 1.0), 0.0)
-        root = (vectors * inverse[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    return np.asarray(root / scale[:, :, None] / scale[:, None, :], dtype=np.float64)
+        reciprocal = np.where(kept, 1 / np.where(kept, eigenvalues, 1.0), 0.0)
+        inverse = (vectors * reciprocal[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    return np.asarray(inverse / scale[:, :, None] / scale[:, None, :], dtype=np.float64)
+
+
+def root_of(precision: Array) -> Array:
+    """R with P = R R', (K, d, d)."""
+    unit, scale = unit_diagonal(precision)
+    root = _cholesky(unit)
+    if root is None:
+        eigenvalues, vectors = np.linalg.eigh(unit)
+        root = vectors * np.sqrt(np.where(_informative(eigenvalues), eigenvalues, 0.0))[:, None, :]
+    return scale[:, :, None] * root
+
+
+def smoothed_precision(precision: Array, spread: Array) -> tuple[Array, Array]:
+    """(P^{-1} + Gamma)^{-1} on the range of P, (K, d, d), and log det(I + P Gamma), (K,).
+
+    With P = R R' these are R A^{-1} R' and log det A for the symmetric A = I + R' Gamma R.
+    """
+    root = root_of(precision)
+    transposed = np.swapaxes(root, 1, 2)
+    inner = np.linalg.cholesky(np.eye(len(spread)) + transposed @ spread @ root)
+    half = np.linalg.solve(inner, transposed)
+    log_determinant = 2 * np.log(np.diagonal(inner, axis1=1, axis2=2)).sum(axis=1)
+    return np.asarray(np.swapaxes(half, 1, 2) @ half, dtype=np.float64), log_determinant
 
 
 def covariance_of_estimates(precision: Array) -> Array:
@@ -90,10 +117,10 @@ def _informative(eigenvalues: Array) -> NDArray[np.bool_]:
     return eigenvalues > RANK_TOLERANCE * np.maximum(eigenvalues[:, -1:], 1e-300)
 
 
-def _pivots(unit: Array) -> Array | None:
-    """Diagonals of the Cholesky factors (K, d); ``None`` if any of the matrices is singular."""
+def _cholesky(unit: Array) -> Array | None:
+    """Cholesky factors (K, d, d); ``None`` if any of the matrices is singular."""
     try:
-        pivots = np.diagonal(np.linalg.cholesky(unit), axis1=1, axis2=2)
+        root = np.asarray(np.linalg.cholesky(unit), dtype=np.float64)
     except np.linalg.LinAlgError:
         return None
-    return pivots if np.all(pivots**2 > RANK_TOLERANCE) else None
+    return root if np.all(np.diagonal(root, axis1=1, axis2=2) ** 2 > RANK_TOLERANCE) else None

@@ -31,7 +31,7 @@ from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
-from vaneb.semidefinite import log_pseudo_determinant
+from vaneb.semidefinite import log_pseudo_determinant, smoothed_precision
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -115,14 +115,15 @@ class ConstantGaussian:
             return self.base_precision
         if self.base_precision.ndim == 2 and is_diagonal(self.spread):
             return self.base_precision / (1 + self.base_precision * np.diagonal(self.spread))
-        precision = np.linalg.solve(np.eye(self.dimension) + self._full_base @ self.spread, self._full_base)
-        return (precision + np.swapaxes(precision, 1, 2)) / 2
+        return self._smoothed[0]
 
     @cached_property
-    def _full_base(self) -> Array:
-        if self.base_precision.ndim == 3:
-            return self.base_precision
-        return self.base_precision[:, :, None] * np.eye(self.dimension)
+    def _smoothed(self) -> tuple[Array, Array]:
+        """The precision with a spread, and log det(I + P_k Gamma), where one of the two is full."""
+        base = self.base_precision
+        full = base if base.ndim == 3 else base[:, :, None] * np.eye(self.dimension)
+        assert self.spread is not None
+        return smoothed_precision(full, self.spread)
 
     @cached_property
     def _clients_last(self) -> tuple[NDArray[np.intp], Array, Array]:
@@ -144,12 +145,10 @@ class ConstantGaussian:
         log_determinant, rank = log_pseudo_determinant(self.base_precision)
         if self.spread is not None:
             if self.precision.ndim == 2:
-                log_determinant = log_determinant - np.log1p(
-                    self.base_precision * np.diagonal(self.spread)
-                ).sum(1)
+                shift = np.log1p(self.base_precision * np.diagonal(self.spread)).sum(1)
             else:
-                shift = np.eye(self.dimension) + self._full_base @ self.spread
-                log_determinant = log_determinant - np.linalg.slogdet(shift)[1]
+                shift = self._smoothed[1]
+            log_determinant = log_determinant - shift
         return 0.5 * (log_determinant - rank * LOG_2PI) + self.offset
 
     def log_likelihood(self, atoms: Array) -> Array:

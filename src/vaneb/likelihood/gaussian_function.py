@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance
-from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, is_diagonal
 from vaneb.likelihood.seam import Array, Ascent, Components
-from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
+from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
 
 #: Doubles that a block of pairs may take.
 BLOCK = 1 << 21
@@ -82,8 +82,8 @@ class FunctionGaussian:
             return precision
         if self._diagonal:
             return precision / (1 + precision * np.diagonal(self.spread))
-        smoothed = np.linalg.solve(np.eye(self.dimension) + precision @ self.spread, precision)
-        return (smoothed + np.swapaxes(smoothed, -1, -2)) / 2
+        shape = precision.shape
+        return smoothed_precision(precision.reshape(-1, *shape[2:]), self.spread)[0].reshape(shape)
 
     def log_likelihood(self, atoms: Array) -> Array:
         out = np.empty((self.n_clients, len(atoms)))
@@ -93,19 +93,21 @@ class FunctionGaussian:
 
     def _log_density(self, points: Array) -> Array:
         """l_k at ``points`` (1 or K, m, d): (K, m)."""
-        precision = self._smoothed_precision(points)
         difference = self.estimates[:, None, :] - points
         if self._diagonal:
+            precision = self._smoothed_precision(points)
             informative = precision > 0
             logs = np.log(np.where(informative, precision, 2 * np.pi)) - LOG_2PI
             return 0.5 * (logs - precision * difference**2).sum(-1)
         from vaneb.likelihood.kernels import log_density_pairs
 
         d = self.dimension
+        precision = self._precision(points)
         out = np.empty(precision.shape[:2])
         log_density_pairs(
             np.ascontiguousarray(difference).reshape(-1, d),
             np.ascontiguousarray(precision).reshape(-1, d, d),
+            np.empty((0, 0)) if self.spread is None else np.ascontiguousarray(self.spread),
             RANK_TOLERANCE,
             out.reshape(-1),
         )
@@ -157,10 +159,7 @@ class FunctionGaussian:
     def _full_score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
         d = self.dimension
         precision = self._precision(points)[:, 0]
-        shrink = np.broadcast_to(np.eye(d), precision.shape)
-        if self.spread is not None:
-            shrink = np.asarray(np.linalg.inv(np.eye(d) + precision @ self.spread), dtype=np.float64)
-        smoothed = shrink @ precision
+        smoothed = self._smoothed_precision(points)[:, 0]
         difference = self.estimates - points[:, 0]
         weighted = np.einsum("kil,kl->ki", smoothed, difference)
         if frozen:
@@ -170,8 +169,15 @@ class FunctionGaussian:
             gradient = np.eye(d)[:, :, None] * gradient[:, :, None, :]
         gradient = gradient * self.n[:, None, None, None]
         # d Q = M dP M' is the derivative of the smoothed precision Q = M P.
+        shrink = np.broadcast_to(np.eye(d), precision.shape)
+        if self.spread is not None:
+            shrink = np.asarray(np.linalg.inv(np.eye(d) + precision @ self.spread), dtype=np.float64)
         moved = np.einsum("kia,kabl,kcb->kicl", shrink, gradient, shrink, optimize=True)
-        relative = np.einsum("kia,kacl->kicl", generalised_inverse(smoothed), moved)
+        # P^- + Gamma is a generalised inverse of Q, and P shows its rank where Q has rounding.
+        covariance = generalised_inverse(precision)
+        if self.spread is not None:
+            covariance = covariance + self.spread
+        relative = np.einsum("kia,kacl->kicl", covariance, moved)
         score = (
             weighted
             + 0.5 * np.einsum("kiil->kl", relative)

@@ -318,6 +318,26 @@ def test_two_groups_of_clients_are_found():
         np.testing.assert_allclose(found.responsibilities.sum(1), 1)
 
 
+def test_a_client_may_keep_a_share_of_its_own_head():
+    """Share 0 is the posterior mean, share 1 fine-tuning, and one half lies half-way."""
+    found = {}
+    for share in (0.0, 0.5, 1.0):
+        network = tiny_network()
+        algorithm, state = start("vaneb_la", network, own_share=share)
+        after, states, _, _ = rounds(algorithm, state, 1)
+        message = algorithm.broadcast(after, 1)
+        found[share] = algorithm.personalize(message, states[1], CLIENTS[1], np.random.default_rng(0))
+        assert bool(states[1]) == (share > 0)
+    tuned, state = start("fedavg_ft", tiny_network(), adjusted=True)
+    _, states, _, _ = rounds(tuned, state, 1)
+    alone = tuned.personalize(tuned.broadcast(state, 1), states[1], CLIENTS[1], np.random.default_rng(0))
+    torch.testing.assert_close(found[1.0]["head.weight"], alone["head.weight"])
+    middle = (found[0.0]["head.weight"] + found[1.0]["head.weight"]) / 2
+    torch.testing.assert_close(found[0.5]["head.weight"], middle)
+    with pytest.raises(InvalidOption, match="own_share"):
+        start("vaneb_la", tiny_network(), own_share=1.5)
+
+
 def test_settings_of_the_empirical_bayes_step_are_checked():
     network = tiny_network()
     for option, value in (("rule", "diagonal"), ("atoms", 0), ("iterations", -1)):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
+from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
 from vaneb.fl.algorithms.vaneb_common import EmpiricalBayes, head_for, seeded_start, shrink_outputs
 from vaneb.fl.head_covariance import head_variances
@@ -28,6 +28,7 @@ def vaneb_ft(
     iterations: int,
     atoms: int = 10,
     adjusted: bool = False,
+    own_share: float = 0.0,
 ) -> Algorithm:
     """One round with all clients, started from a FedAvg network; the body stays as it is.
 
@@ -37,7 +38,12 @@ def vaneb_ft(
     damping : lambda in Sigma_k.
     iterations : pseudo-EM steps S.
     adjusted : fine-tune on logits plus the client's log-proportions (see ``vaneb_la``).
+    own_share : share t of its own fine-tuned head that a client keeps, (1 - t) posterior mean + t own.  The
+        paper has 0.  This is the posterior mean under atoms with a Gaussian spread of t / (1 - t) times the
+        client's noise, the responsibilities left as they were.
     """
+    if not 0 <= own_share <= 1:
+        raise InvalidOption(f"own_share = {own_share}: must be a share from 0 to 1.")
     step = EmpiricalBayes(rule=rule, atoms=atoms, iterations=iterations)
 
     def broadcast(state: ServerState, client: int) -> Tree:
@@ -67,7 +73,7 @@ def vaneb_ft(
                     "variance": head_variances(residuals[k], seen[k], damping),
                     "n": len(data),
                 },
-                client_states[k],
+                {"head": heads[k]} if own_share > 0 else client_states[k],
             )
             for k, data in enumerate(clients)
         ]
@@ -85,7 +91,10 @@ def vaneb_ft(
     def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
         if "head" not in message:
             return message["params"]
-        return {**message["params"], **head_params(network, torch.as_tensor(message["head"]))}
+        head = message["head"]
+        if "head" in client_state:
+            head = (1 - own_share) * head + own_share * client_state["head"]
+        return {**message["params"], **head_params(network, head)}
 
     return Algorithm(
         init=seeded_start,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
@@ -81,7 +80,7 @@ def vaneb_head(
     def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
         if "head" not in message:
             return message["params"]
-        return {**message["params"], **head_params(network, torch.as_tensor(message["head"]))}
+        return {**message["params"], **head_params(network, message["head"])}
 
     return Algorithm(
         init=seeded_start,

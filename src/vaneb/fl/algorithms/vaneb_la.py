@@ -26,6 +26,7 @@ def vaneb_la(
     damping: float,
     iterations: int,
     atoms: int = 10,
+    own_share: float = 0.0,
 ) -> Algorithm:
     """VANEB-FT with logit-adjusted fine-tuning; the parameters are those of ``vaneb_ft``."""
     return vaneb_ft(
@@ -38,4 +39,5 @@ def vaneb_la(
         iterations=iterations,
         atoms=atoms,
         adjusted=True,
+        own_share=own_share,
     )

@@ -132,36 +132,42 @@ def _live(quiet: bool) -> Iterator[OnProgress | None]:
         assert progress.accuracy is not None
         accuracy = ", ".join(f"{name} {value:.2f}%" for name, value in progress.accuracy.items())
         lost = f", {progress.diverged} diverged client updates left out" if progress.diverged else ""
-        return f"{progress.setting}: {progress.method}: {accuracy}{lost}"
+        return f"{progress.method}: {accuracy}{lost}"
 
     if not console.is_terminal:
 
         def tell(progress: Progress) -> None:
             if progress.accuracy is not None:
-                complain(finished(progress))
+                complain(f"{progress.setting}: {finished(progress)}")
 
         yield tell
         return
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.fields[note]}"),
     )
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None, left="")
+        task = bar.add_task("starting", total=None, note="")
+        setting, accuracy = "", ""
 
         def draw(progress: Progress) -> None:
+            nonlocal setting, accuracy
+            if progress.setting != setting:
+                setting = progress.setting
+                console.print(setting, highlight=False)
             if progress.accuracy is not None:
-                console.print(finished(progress), highlight=False)
-            stage = f" (stage {progress.stage} of {progress.stages})" if progress.stages > 1 else ""
+                accuracy = " / ".join(f"{value:.1f}%" for value in progress.accuracy.values())
+                console.print(f"  {finished(progress)}", highlight=False)
+            stage = f" ({progress.stage}/{progress.stages})" if progress.stages > 1 else ""
             bar.update(
                 task,
-                description=f"{progress.setting}: {progress.method}{stage}, round",
+                description=f"{progress.method}{stage}",
                 completed=progress.round,
                 total=progress.rounds,
-                left=_duration(progress.seconds_left),
+                note=f"{_duration(progress.seconds_left)}  {accuracy}",
             )
 
         yield draw

@@ -174,7 +174,7 @@ class VANEB(Estimator):
         diagonal = diagonal_spread(likelihood)
         self.smooth_ = choose_spread(likelihood, diagonal=diagonal, rng=rng, progress=progress)
         if self.smooth_.single:
-            return self.smooth_.spread, gaussian_prior(likelihood, diagonal=diagonal)
+            return self.smooth_.spread, gaussian_prior(likelihood, diagonal=diagonal, polish=True)
         return self.smooth_.spread, None
 
     def _solve(self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None) -> Fit:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,8 @@ class ExactLikelihood:
     spread : (d, d) or None
         Gamma.
     """
+
+    cheap: ClassVar[bool] = False
 
     rows: GroupedRows
     family: Family
@@ -200,23 +202,6 @@ class ExactLikelihood:
 
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
-
-    def surrogate(self, mean: Array, spread: Array) -> ConstantGaussian:
-        """Each log-likelihood expanded to second order at the client's posterior mode under N(mean, spread).
-
-        With g and H the gradient and the Hessian of minus l_k at the mode t, a Gaussian report with precision
-        H and estimate t - H^+ g.  Expanded there and not at the client's own estimate, which may be far away or
-        not exist.
-        """
-        point = np.ascontiguousarray(self.smoothed(spread).components(mean[None]).mean[:, 0])
-        everyone = np.arange(self.n_clients)
-        terms = RowsObjective(self.rows, self.family).terms(point, everyone)
-        loss, gradient, hessian = (term / self.family.dispersion for term in terms)
-        step = np.einsum("kij,kj->ki", np.linalg.pinv(hessian, rcond=1e-10, hermitian=True), gradient)
-        top = self.constant - loss + 0.5 * (step * gradient).sum(axis=1)
-        log_determinant, rank = log_pseudo_determinant(hessian)
-        offset = top - 0.5 * (log_determinant - rank * LOG_2PI)
-        return ConstantGaussian(point - step, hessian, offset, self.spread)
 
     def peak(self) -> Array:
         """l_k at the client's own estimate; smoothed, with that estimate for the atom and for the mode."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,8 @@ class ConstantGaussian:
     spread : (d, d) or None
         Gamma.
     """
+
+    cheap: ClassVar[bool] = True
 
     estimates: Array
     base_precision: Array
@@ -210,9 +212,6 @@ class ConstantGaussian:
 
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
-
-    def surrogate(self, mean: Array, spread: Array) -> Self:
-        return self
 
     def peak(self) -> Array:
         return self.constant

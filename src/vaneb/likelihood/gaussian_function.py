@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ class FunctionGaussian:
     covariance : Sigma_k(theta) of the K clients.
     spread : (d, d) or None
     """
+
+    cheap: ClassVar[bool] = False
 
     estimates: Array
     n: Array
@@ -205,12 +207,6 @@ class FunctionGaussian:
 
     def smoothed(self, spread: Array | None) -> Self:
         return replace(self, spread=spread)
-
-    def surrogate(self, mean: Array, spread: Array) -> ConstantGaussian:
-        """Each covariance fixed at the client's posterior mean under N(mean, spread)."""
-        points = self.smoothed(spread).components(mean[None]).mean
-        precision = replace(self, spread=None)._precision(points)[:, 0]
-        return ConstantGaussian(self.estimates, precision, spread=self.spread)
 
     def peak(self) -> Array:
         return self._log_density(self.estimates[:, None, :])[:, 0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
 @dataclass(frozen=True)
 class SharedGaussian:
     """K reports (K, d) with sample sizes (K,), one variance function, and a diagonal spread or none."""
+
+    cheap: ClassVar[bool] = True
 
     estimates: Array
     n: Array
@@ -133,9 +135,6 @@ class SharedGaussian:
 
             return FunctionGaussian(self.estimates, self.n, self.covariance, spread)
         return replace(self, spread=spread)
-
-    def surrogate(self, mean: Array, spread: Array) -> Self:
-        return self
 
     def peak(self) -> Array:
         variance = self._variance(self.estimates)[0] / self.n[:, None] + self._spread

@@ -17,7 +17,7 @@ Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a f
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,9 @@ class Components(NamedTuple):
 class Likelihood(Protocol):
     """K clients, as a solver sees them."""
 
+    #: Whether a pair of client and atom is a matter of nanoseconds; solvers look less widely where it is not.
+    cheap: ClassVar[bool]
+
     @property
     def n_clients(self) -> int: ...
 
@@ -85,13 +88,6 @@ class Likelihood(Protocol):
 
     def smoothed(self, spread: Array | None) -> Likelihood:
         """The same clients seen by components N(a, ``spread``); ``None`` for a discrete prior."""
-        ...
-
-    def surrogate(self, mean: Array, spread: Array) -> Likelihood:
-        """A likelihood close to this one where the population N(``mean``, ``spread``) puts each client, and cheap.
-
-        Solvers look for the support there first.  A likelihood that is cheap itself returns itself.
-        """
         ...
 
     def peak(self) -> Array:

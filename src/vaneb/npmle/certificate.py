@@ -7,7 +7,7 @@ import numpy as np
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.ascent import Maxima, client_log_weights, climb
 from vaneb.npmle.fit import Certificate, log_mixture
-from vaneb.npmle.support import starting_points
+from vaneb.npmle.starts import starting_points
 
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
 LOOKED_AT = 400

@@ -20,15 +20,17 @@ import numpy as np
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle import certificate as cert
 from vaneb.npmle.ascent import Maxima, client_log_weights
-from vaneb.npmle.gaussian_prior import gaussian_prior
 from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
-from vaneb.npmle.support import covering_subset, distinct, merged, starting_points
+from vaneb.npmle.starts import starting_points
+from vaneb.npmle.support import covering_subset, distinct, merged
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 
 #: Clients that the first rounds look at, where there are more.
 FIRST_LOOK = 20_000
 #: Atoms that the first weights are solved over.
 FIRST_ATOMS = 400
+#: Where a pair of client and atom takes long: how widely to look, and for how many rounds at most.
+EFFORT_IF_SLOW, ROUNDS_IF_SLOW = 0.3, 3
 #: Two maxima, or two atoms at the end, closer than this many local standard errors are one.
 SAME = 0.02
 
@@ -54,6 +56,8 @@ def certified(
     """
     rng = np.random.default_rng(0) if rng is None else rng
     n_clients = likelihood.n_clients
+    if not likelihood.cheap:
+        effort, max_rounds = effort * EFFORT_IF_SLOW, min(max_rounds, ROUNDS_IF_SLOW)
     trace: list[Step] = []
     if n_clients > 2 * FIRST_LOOK:
         part = likelihood.take(np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False)))
@@ -61,8 +65,6 @@ def certified(
             part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start, effort=effort
         )
         start, trace = (first.atoms, first.weights), list(first.trace)
-    elif start is None:
-        start, effort = _from_surrogate(likelihood, tol, rng, effort)
     candidates = starting_points(likelihood)
     if start is None:
         atoms = candidates[covering_subset(candidates, FIRST_ATOMS, rng)]
@@ -105,20 +107,6 @@ def certified(
     assert best is not None
     fit = Fit(atoms, weights, best, tuple(trace), float(density.mean()))
     return _tidied(likelihood, fit, candidates, rng, effort)
-
-
-def _from_surrogate(
-    likelihood: Likelihood, tol: float, rng: np.random.Generator, effort: float
-) -> tuple[tuple[Array, Array] | None, float]:
-    """Where a likelihood is expensive, the support of its cheap surrogate to start from, and less effort."""
-    base = likelihood.smoothed(None)
-    single = gaussian_prior(base.take(slice(0, 1000)), diagonal=True, tol=1e-4)
-    assert single.spread is not None
-    cheap = base.surrogate(single.atoms[0], single.spread)
-    if cheap is base:
-        return None, effort
-    fit = certified(cheap.smoothed(getattr(likelihood, "spread", None)), tol=max(tol, 1e-3), rng=rng, effort=effort)
-    return (fit.atoms, fit.weights), 0.4 * effort
 
 
 def _moved(

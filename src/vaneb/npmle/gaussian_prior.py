@@ -19,12 +19,17 @@ from vaneb.blocks import map_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
-from vaneb.npmle.support import starting_points
+from vaneb.npmle.support import completed_estimates
 from vaneb.prior import Prior
 
 
 def gaussian_prior(
-    likelihood: Likelihood, *, diagonal: bool = False, tol: float = 1e-9, max_steps: int = 400
+    likelihood: Likelihood,
+    *,
+    diagonal: bool = False,
+    tol: float = 1e-9,
+    max_steps: int = 400,
+    polish: bool = False,
 ) -> Prior:
     """The best single Gaussian, N(mu, Gamma).
 
@@ -32,6 +37,7 @@ def gaussian_prior(
     ----------
     diagonal : keep Gamma diagonal.
     tol : stop when two steps gain less than this in average log-likelihood.
+    polish : climb the likelihood itself from where EM ended; see ``_polished``.
     """
     mean, spread = _robust_start(likelihood, diagonal)
     value = _value(likelihood, mean, spread)
@@ -48,7 +54,7 @@ def gaussian_prior(
         mean, spread = new
         if gain <= tol:
             break
-    if not isinstance(likelihood, ConstantGaussian) and not diagonal and len(mean) <= 4:
+    if polish and not isinstance(likelihood, ConstantGaussian) and not diagonal and len(mean) <= 4:
         mean, spread = _polished(likelihood, mean, spread)
     return Prior(mean[None], np.ones(1), spread)
 
@@ -76,7 +82,7 @@ def _polished(likelihood: Likelihood, mean: Array, spread: Array) -> tuple[Array
 
 def _robust_start(likelihood: Likelihood, diagonal: bool) -> tuple[Array, Array]:
     """Median, and the squared interquartile ranges of the estimates: too wide, never absurd."""
-    points = starting_points(likelihood)
+    points = completed_estimates(likelihood)
     low, middle, high = np.percentile(points, [25, 50, 75], axis=0)
     scale = np.where(high > low, (high - low) / 1.349, np.maximum(np.abs(middle), 1.0) * 1e-3)
     return middle, np.diag(scale**2)

@@ -15,7 +15,7 @@ from vaneb.errors import InvalidOption
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Step
-from vaneb.npmle.support import starting_points
+from vaneb.npmle.starts import starting_points
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 
 #: Points that a grid may have.

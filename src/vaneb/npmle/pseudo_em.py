@@ -22,7 +22,8 @@ from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.ascent import client_log_weights, climb
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
-from vaneb.npmle.support import covering_subset, starting_points
+from vaneb.npmle.starts import starting_points
+from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import solve_ridged
 

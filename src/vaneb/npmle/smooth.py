@@ -18,17 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.certified import certified
-from vaneb.npmle.fit import Fit, Progress, log_mixture
+from vaneb.npmle.fit import Progress, log_mixture
 from vaneb.npmle.gaussian_prior import gaussian_prior
-from vaneb.prior import Prior
+from vaneb.npmle.starts import starting_points
+from vaneb.npmle.support import covering_subset
+from vaneb.npmle.weights import mixture, npmle_weights, scaled_likelihood
 
 #: Shares c of the Gaussian's covariance that are tried, besides the single Gaussian itself.
 SHARES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 #: Folds for few clients and for many: with many, a fit to half of them is close to a fit to all.
 FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
-#: Clients that the choice looks at, where there are more.
-LOOKED_AT = 4_000
+#: Clients that the choice looks at, where there are more, and atoms that the candidates share; fewer of both,
+#: and fewer candidates, where a client's likelihood takes long (Laplace's approximation for every pair).
+LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 1_000
+MOST_ATOMS, MOST_ATOMS_IF_SLOW = 1_500, 250
+SHARES_IF_SLOW = (0.1, 0.03, 0.01, 0.0)
 #: Log-density below a client's own peak at which it counts as explained by nobody.
 ALONE = -50.0
 #: A less smooth mixture must beat a smoother one by this many standard errors of their difference, and
@@ -78,37 +82,38 @@ def choose_spread(
 ) -> SmoothChoice:
     """Choose the spread by held-out likelihood over folds of clients.
 
-    Candidates are tried from the smoothest on; two in a row that are worse than the best end the search.
+    All candidates but the single Gaussian share their atoms, a covering subset of the clients' starting points, so
+    that comparing them takes no more than weights.  Candidates are tried from the smoothest on; two in a row
+    that are worse than the best end the search.
     """
-    if likelihood.n_clients > LOOKED_AT:
-        rows = np.sort(rng.choice(likelihood.n_clients, LOOKED_AT, replace=False))
-        likelihood = likelihood.take(rows)
-    folds = FOLDS if likelihood.n_clients <= MANY else FOLDS_OF_MANY
-    parts = _split(likelihood, folds)
+    cheap = likelihood.cheap
+    looked_at, most_atoms = (LOOKED_AT, MOST_ATOMS) if cheap else (LOOKED_AT_IF_SLOW, MOST_ATOMS_IF_SLOW)
+    if likelihood.n_clients > looked_at:
+        likelihood = likelihood.take(np.sort(rng.choice(likelihood.n_clients, looked_at, replace=False)))
+    parts = _split(likelihood, FOLDS if likelihood.n_clients <= MANY else FOLDS_OF_MANY)
     single = gaussian_prior(likelihood, diagonal=diagonal, tol=1e-6)
     assert single.spread is not None
-    likelihood = likelihood.surrogate(single.atoms[0], single.spread)
-    peak = likelihood.peak()
-    shares = (1.0, *SHARES)
+    points = starting_points(likelihood)
+    atoms = points[covering_subset(points, most_atoms, rng)]
+    shares = (1.0, *(SHARES if cheap else SHARES_IF_SLOW))
     scores = np.full((len(shares), likelihood.n_clients), np.nan)
     chosen, averages = 0, np.full(len(shares), np.nan)
     for i, share in enumerate(shares):
         if progress is not None:
             progress("choosing the spread", i + 1, len(shares))
-        spread = share * single.spread if share > 0 else None
-        start: tuple[Array, Array] | None = None
-        for inside, outside in parts:
-            train, test = likelihood.take(inside), likelihood.take(outside)
-            if i == 0:
-                prior = gaussian_prior(train, diagonal=diagonal, tol=1e-6)
-            else:
-                fit = _quick(train.smoothed(spread), start, rng)
-                start = (fit.atoms, fit.weights) if folds > 2 else None
-                prior = Prior(fit.atoms, fit.weights, spread)
-            scores[i, outside] = log_mixture(test.smoothed(prior.spread), prior.atoms, prior.weights)
-        chosen, averages = _best(scores[: i + 1], peak)
-        best = int(np.argmax(averages))
-        if i >= best + 2:
+        if i == 0:
+            for inside, outside in parts:
+                one = gaussian_prior(likelihood.take(inside), diagonal=diagonal, tol=1e-6)
+                test = likelihood.take(outside).smoothed(one.spread)
+                scores[0, outside] = log_mixture(test, one.atoms, one.weights)
+        else:
+            smoothed = likelihood.smoothed(share * single.spread if share > 0 else None)
+            matrix, top = scaled_likelihood(smoothed.log_likelihood(atoms))
+            for inside, outside in parts:
+                weights = npmle_weights(matrix[inside], tol=1e-3).weights
+                scores[i, outside] = np.log(mixture(matrix[outside], weights)) + top[outside]
+        chosen, averages = _best(scores[: i + 1], likelihood.peak())
+        if i >= int(np.argmax(averages)) + 2:
             break
     return SmoothChoice(
         single.spread * shares[chosen] if shares[chosen] > 0 else None,
@@ -124,11 +129,6 @@ def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], N
     fold = folds_of(likelihood, folds)
     parts = [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(folds)]
     return [(inside, outside) for inside, outside in parts if len(inside) > 1 and len(outside) > 0]
-
-
-def _quick(likelihood: Likelihood, start: tuple[Array, Array] | None, rng: np.random.Generator) -> Fit:
-    """A fit good enough to compare candidates by."""
-    return certified(likelihood, tol=1e-2, rng=rng, max_rounds=10, start=start, effort=0.4)
 
 
 def _best(scores: Array, peak: Array) -> tuple[int, Array]:

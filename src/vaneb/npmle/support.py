@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
 
-#: Weight, relative to the average client, of the pull towards the pooled estimate in ``starting_points``.
+#: Weight, relative to the average client, of the pull towards the pooled estimate in ``completed_estimates``.
 PULL = 1e-3
 
 
@@ -22,10 +22,8 @@ def pooled_estimate(estimates: Array, precision: Array) -> Array:
     return np.linalg.lstsq(total, weighted, rcond=1e-12)[0]
 
 
-def starting_points(likelihood: Likelihood) -> Array:
-    """Each client's estimate, completed where the client knows nothing, (K, d).
-
-    A client with singular precision has no estimate in some directions; there it takes the pooled one:
+def completed_estimates(likelihood: Likelihood) -> Array:
+    """Each client's estimate, completed where the client knows nothing by the pooled one, (K, d).
 
         (P_k + e Pbar)^{-1} (P_k theta_hat_k + e Pbar pooled),   e = PULL, Pbar the median diagonal.
 
@@ -35,11 +33,9 @@ def starting_points(likelihood: Likelihood) -> Array:
     diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
     typical = np.median(diagonal, axis=0)
     typical = np.where(typical > 0, typical, diagonal.mean(axis=0))
-    if not (typical > 0).all():
-        typical = np.where(typical > 0, typical, 1.0)
-    capped = np.minimum(1.0, typical / np.maximum(diagonal, 1e-300))
+    typical = np.where(typical > 0, typical, 1.0)
     # Pool with precisions capped at the typical one: no client owns the pooled estimate.
-    share = capped.min(axis=1)
+    share = np.minimum(1.0, typical / np.maximum(diagonal, 1e-300)).min(axis=1)
     centre = pooled_estimate(estimates, precision * share.reshape(-1, *[1] * (precision.ndim - 1)))
     if precision.ndim == 2:
         pull = PULL * typical

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 
 from vaneb.adamix import adamix
-from vaneb.errors import InvalidOption
+from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.certificate import certify
@@ -56,7 +57,10 @@ class Estimator:
 
 def as_likelihood(clients: Any) -> Likelihood:
     """Reports, or anything that already is a likelihood."""
-    return clients.likelihood() if hasattr(clients, "likelihood") else clients
+    likelihood = clients.likelihood() if hasattr(clients, "likelihood") else clients
+    if not hasattr(likelihood, "log_likelihood"):
+        raise InvalidReport(f"expected Reports, or a likelihood of clients, not {type(clients).__name__}")
+    return likelihood
 
 
 def labels(clients: Any) -> dict[str, tuple]:
@@ -136,22 +140,23 @@ class VANEB(Estimator):
             spread = single.spread
         else:
             fit = self._solve(likelihood.smoothed(spread), rng, progress)
-        self.prior_ = Prior(fit.atoms, fit.weights, spread, names)
+        self.prior_ = Prior(fit.atoms, fit.weights, spread, names, likelihood.n_clients)
         self.certificate_, self.trace_ = fit.certificate, fit.trace
         self.log_likelihood_ = fit.log_likelihood
         return self
 
     def personalize(self, clients: Any) -> Posterior:
         """Each client's own posterior; ``clients`` may be ones that the fit has not seen."""
-        if not hasattr(self, "prior_"):
-            raise InvalidOption("fit the model first: VANEB().fit(reports), or VANEB.from_prior(prior)")
+        _need(self, "prior_")
         return posterior(as_likelihood(clients), self.prior_, **labels(clients))
 
     def _check(self) -> None:
         if self.solver not in SOLVERS:
             raise InvalidOption(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
-        if not (np.isfinite(self.tol) and self.tol > 0):
-            raise InvalidOption(f"tol must be positive, not {self.tol}")
+        if not (isinstance(self.tol, Real) and 0 < self.tol < np.inf):
+            raise InvalidOption(f"tol must be a positive number, not {self.tol!r}")
+        if not (isinstance(self.iterations, int | np.integer) and self.iterations >= 0):
+            raise InvalidOption(f"iterations must be a whole number, zero or more, not {self.iterations!r}")
         if isinstance(self.smooth, str) and self.smooth not in ("auto", "off"):
             raise InvalidOption(f'smooth must be "auto", "off", 0 or a matrix, not {self.smooth!r}')
 
@@ -163,12 +168,17 @@ class VANEB(Estimator):
         if self.smooth is None or (isinstance(self.smooth, str) and self.smooth == "off"):
             return None, None
         if not isinstance(self.smooth, str):
-            spread = np.asarray(self.smooth, dtype=float)
+            spread = np.asarray(self.smooth)
+            if spread.dtype.kind not in "iuf":
+                raise InvalidOption(f'smooth must be "auto", "off", 0 or a matrix, not {self.smooth!r}')
             if spread.ndim == 0 and spread == 0:
                 return None, None
             if spread.ndim == 0:
                 spread = spread * np.eye(likelihood.dimension)
-            return Prior(np.zeros((1, likelihood.dimension)), np.ones(1), spread).spread, None
+            try:
+                return Prior(np.zeros((1, likelihood.dimension)), np.ones(1), spread).spread, None
+            except InvalidReport as error:
+                raise InvalidOption(f"smooth: {error}") from None
         if likelihood.n_clients < 2:
             return None, None
         diagonal = diagonal_spread(likelihood)
@@ -216,6 +226,8 @@ class PointEstimates:
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         if self.covariance is None:
             raise InvalidOption("this method gives no uncertainty, hence no intervals")
+        if not 0 < level < 1:
+            raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
         from scipy.special import ndtri
 
         half = ndtri((1 + level) / 2) * np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
@@ -245,6 +257,7 @@ class FedAvg(Estimator):
         return self
 
     def personalize(self, clients: Any) -> PointEstimates:
+        _need(self, "average_")
         count = as_likelihood(clients).n_clients
         return PointEstimates(np.tile(self.average_, (count, 1)), None, **_names(clients))
 
@@ -266,6 +279,7 @@ class NPEB(Estimator):
         return self
 
     def personalize(self, clients: Any) -> Posterior:
+        _need(self, "prior_")
         return posterior(fixed_covariance(clients), self.prior_, **labels(clients))
 
 
@@ -288,6 +302,12 @@ class AdaMix(Estimator):
         return self
 
     def personalize(self, clients: Any) -> PointEstimates:
+        for name, least in (("components", 1), ("iterations", 0)):
+            value = getattr(self, name)
+            if not (isinstance(value, int | np.integer) and value >= least):
+                raise InvalidOption(f"{name} must be a whole number, {least} or more, not {value!r}")
+        if not (isinstance(self.rate, Real) and 0 < self.rate <= 1):
+            raise InvalidOption(f"rate must lie between 0 and 1, not {self.rate!r}")
         likelihood = as_likelihood(clients)
         precision = likelihood.local_precision()
         if precision.ndim == 3:
@@ -315,6 +335,13 @@ class Oracle(Estimator):
 
     def personalize(self, clients: Any) -> Posterior:
         return posterior(as_likelihood(clients), self.prior, **labels(clients))
+
+
+def _need(model: Estimator, attribute: str) -> None:
+    if not hasattr(model, attribute):
+        name = type(model).__name__
+        also = ", or VANEB.from_prior(prior)" if name == "VANEB" else ""
+        raise InvalidOption(f"fit the model first: {name}().fit(reports){also}")
 
 
 def _names(clients: Any) -> dict[str, tuple]:

@@ -22,6 +22,7 @@ from vaneb.blocks import blocks, map_blocks
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior
+from vaneb.semidefinite import rank_of
 
 #: Clients in one block of (client, atom, parameter, parameter) work.
 ROWS = 2048
@@ -147,12 +148,9 @@ class Posterior:
         precision = self.likelihood.local_precision()
         if precision.ndim == 2:
             kept = (precision * self.sd**2).sum(axis=1)
-            rank = (precision > 0).sum(axis=1)
         else:
             kept = np.einsum("kij,kji->k", precision, self.covariance)
-            values = np.linalg.eigvalsh(precision)
-            rank = (values > 1e-12 * np.maximum(values[:, -1:], 1e-300)).sum(axis=1)
-        return np.clip(1 - kept / np.maximum(rank, 1), 0.0, 1.0)
+        return np.clip(1 - kept / np.maximum(rank_of(precision), 1), 0.0, 1.0)
 
     @cached_property
     def flag(self) -> tuple[str, ...]:
@@ -221,6 +219,11 @@ def posterior(likelihood: Likelihood, prior: Prior, *, ids=(), names=(), status=
             f"the clients have {likelihood.dimension} parameters, the prior has {prior.dimension}: "
             "it was fitted on another model"
         )
+    if names and sorted(names) == sorted(prior.names) and tuple(names) != prior.names:
+        raise InvalidReport(
+            f"the clients' parameters are {', '.join(names)}, the prior's {', '.join(prior.names)}: "
+            "give them in the prior's order"
+        )
     return Posterior(
         likelihood.smoothed(prior.spread), prior, tuple(ids), tuple(names) or prior.names, tuple(status)
     )
@@ -241,12 +244,13 @@ def _responsibilities(likelihood: Likelihood, prior: Prior) -> tuple[Array, Arra
 def unexplained(likelihood: Likelihood, prior: Prior) -> np.ndarray:
     """Clients that no atom explains but, perhaps, one of their own, (K,) bool.
 
-    The deviance 2 (max l_k - l_k(a_j)) to the nearest atom that carries more than 1.5 clients' weight is
-    compared with the chi-squared quantile that one client in ``1 / SURPRISE`` federations of K would exceed.
+    The deviance 2 (max l_k - l_k(a_j)) to the nearest atom that carries the weight of more than 1.5 clients
+    of the fit is compared with the chi-squared quantile that one client in ``1 / SURPRISE`` federations of K
+    would exceed.
     """
     from scipy.stats import chi2
 
-    shared = prior.weights * likelihood.n_clients > 1.5
+    shared = prior.weights * (prior.clients or np.inf) > 1.5
     atoms = prior.atoms[shared] if shared.any() else prior.atoms
     limit = chi2.isf(SURPRISE / likelihood.n_clients, likelihood.dimension)
     nearest = map_blocks(
@@ -269,5 +273,5 @@ def tweedie(likelihood: Likelihood, prior: Prior, rho: float = 0.0) -> Array:
     share = np.exp(terms - top[:, None])
     score = share @ prior.atoms - share.sum(axis=1)[:, None] * estimates
     # Both q and f carry the factor exp(top); rho is put on the same scale.
-    floor = np.exp(np.log(rho) - top) if rho > 0 else np.zeros_like(top)
+    floor = np.exp(np.minimum(np.log(rho) - top, 700.0)) if rho > 0 else np.zeros_like(top)
     return estimates + score / np.maximum(share.sum(axis=1), floor)[:, None]

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from vaneb import validation
 from vaneb.errors import InvalidReport
 from vaneb.files import replacing
 from vaneb.likelihood.seam import Array
+from vaneb.semidefinite import unit_diagonal
 
 FORMAT = "vaneb-prior/1"
 
@@ -31,28 +33,36 @@ class Prior:
     spread : (d, d) or None
         Gamma, the covariance shared by all components; ``None`` for a discrete prior.
     names : names of the d parameters
+    clients : int or None
+        Number of clients that it was fitted to, where it was: an atom with the weight of one of them may be
+        that client's own, and explains nobody.
     """
 
     atoms: Array
     weights: Array
     spread: Array | None = None
     names: tuple[str, ...] = ()
+    clients: int | None = None
 
     def __post_init__(self) -> None:
-        atoms = np.atleast_2d(np.asarray(self.atoms, dtype=float))
-        weights = np.asarray(self.weights, dtype=float)
-        if atoms.ndim != 2 or atoms.size == 0 or not np.isfinite(atoms).all():
-            raise InvalidReport("a prior's atoms must be a finite (m, d) array with m, d >= 1")
-        if weights.shape != (len(atoms),) or not np.isfinite(weights).all() or (weights < 0).any():
-            raise InvalidReport(f"a prior with {len(atoms)} atoms needs as many non-negative weights")
-        if not weights.sum() > 0:
-            raise InvalidReport("a prior's weights must not all be zero")
-        names = tuple(self.names) or tuple(f"{i + 1}" for i in range(atoms.shape[1]))
-        if len(names) != atoms.shape[1]:
-            raise InvalidReport(f"{len(names)} names for atoms of dimension {atoms.shape[1]}")
+        atoms = validation.as_numbers(self.atoms, "atoms of a prior")
+        weights = validation.as_numbers(self.weights, "weights of a prior")
+        if atoms.ndim != 2 or atoms.size == 0 or not (np.abs(atoms) <= validation.LARGEST).all():
+            raise InvalidReport(
+                f"atoms of a prior: expected a finite (m, d) array with m, d >= 1, got shape {atoms.shape}"
+            )
+        # The bounds keep the sum, and the weights divided by it, in range.
+        fits = weights.shape == (len(atoms),) and ((weights >= 0) & (weights <= validation.LARGEST)).all()
+        if not fits or not weights.sum() > 1 / validation.LARGEST:
+            raise InvalidReport(
+                f"weights of a prior: expected {len(atoms)} finite, non-negative numbers, one for each atom, "
+                "that are not all zero"
+            )
+        if self.clients is not None and not (type(self.clients) is int and self.clients >= 1):
+            raise InvalidReport(f"clients of a prior: expected a positive whole number, got {self.clients!r}")
         object.__setattr__(self, "atoms", atoms)
         object.__setattr__(self, "weights", weights / weights.sum())
-        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "names", validation.as_names(self.names or None, atoms.shape[1]))
         if self.spread is not None:
             object.__setattr__(self, "spread", _checked_spread(self.spread, atoms.shape[1]))
 
@@ -89,26 +99,18 @@ class Prior:
             "atoms": self.atoms.tolist(),
             "weights": self.weights.tolist(),
             "spread": None if self.spread is None else self.spread.tolist(),
+            "clients": self.clients,
         }
 
     @classmethod
     def from_wire(cls, wire: object) -> Prior:
         if not isinstance(wire, dict) or wire.get("format") != FORMAT:
             raise InvalidReport(f'not a saved prior: expected an object with "format": "{FORMAT}"')
-        try:
-            spread = wire["spread"]
-            return cls(
-                np.array(wire["atoms"], dtype=float),
-                np.array(wire["weights"], dtype=float),
-                None if spread is None else np.array(spread, dtype=float),
-                tuple(str(name) for name in wire["names"]),
-            )
-        except KeyError as error:
-            raise InvalidReport(f"not a saved prior: {error} is missing") from None
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InvalidReport):
-                raise
-            raise InvalidReport(f"not a saved prior: {error}") from None
+        if missing := {"atoms", "weights", "spread", "names"} - wire.keys():
+            raise InvalidReport(f"not a saved prior: {', '.join(sorted(missing))} missing")
+        if not isinstance(wire["names"], list):
+            raise InvalidReport("not a saved prior: names must be a list of text")
+        return cls(wire["atoms"], wire["weights"], wire["spread"], tuple(wire["names"]), wire.get("clients"))
 
     def save(self, path: str | Path) -> None:
         """Write as JSON; an interrupt leaves the old file or the new one."""
@@ -121,7 +123,7 @@ class Prior:
             wire = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InvalidReport(f"no file {path}: give one that --prior-out or Prior.save wrote") from None
-        except (UnicodeDecodeError, json.JSONDecodeError, OSError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, OSError) as error:
             raise InvalidReport(f"{path} is not a saved prior: {error}") from None
         try:
             return cls.from_wire(wire)
@@ -130,12 +132,15 @@ class Prior:
 
 
 def _checked_spread(spread: Array, dimension: int) -> Array:
-    spread = np.asarray(spread, dtype=float)
-    if spread.shape != (dimension, dimension) or not np.isfinite(spread).all():
-        raise InvalidReport(f"a prior's spread must be a finite ({dimension}, {dimension}) matrix")
-    if not np.allclose(spread, spread.T, rtol=1e-8, atol=1e-12 * max(1.0, float(np.abs(spread).max()))):
-        raise InvalidReport("a prior's spread must be symmetric")
-    spread = (spread + spread.T) / 2
-    if np.linalg.eigvalsh(spread)[0] < -1e-9 * max(float(np.trace(spread)), 1e-300):
-        raise InvalidReport("a prior's spread must be positive semidefinite")
-    return spread
+    """Symmetrised ``spread``, judged in units that make its diagonal one."""
+    spread = validation.as_numbers(spread, "spread of a prior")
+    if spread.shape != (dimension, dimension) or not (np.abs(spread) <= validation.LARGEST**2).all():
+        raise InvalidReport(
+            f"spread of a prior: expected a finite {dimension} x {dimension} matrix, got shape {spread.shape}"
+        )
+    unit = unit_diagonal(spread[None])[0][0]
+    if not np.abs(unit - unit.T).max() <= 1e-8:
+        raise InvalidReport("spread of a prior: must be symmetric")
+    if np.diagonal(spread).min() < 0 or np.linalg.eigvalsh((unit + unit.T) / 2)[0] < -1e-8:
+        raise InvalidReport("spread of a prior: must be positive semidefinite")
+    return spread / 2 + spread.T / 2

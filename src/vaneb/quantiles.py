@@ -75,7 +75,7 @@ def quantiles_of_block(shares: Array, means: Array, covariance: Array, probabili
     means = np.ascontiguousarray(np.broadcast_to(means, (k, m, means.shape[2])))
     variances = np.ascontiguousarray(np.broadcast_to(variances, (k, *variances.shape[1:])))
     # A direction in which the spread is zero is a point; a tiny width makes its quantile that point.
-    floor = 1e-24 * np.maximum(1.0, np.abs(means).max(axis=(0, 1)) ** 2)
+    floor = 1e-24 * (means**2).max(axis=1, keepdims=True) + 1e-290
     out = np.empty((len(probabilities), k, means.shape[2]))
     mixture_quantiles(shares, means, np.maximum(variances, floor), probabilities, out)
     return out

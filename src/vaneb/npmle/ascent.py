@@ -20,6 +20,10 @@ from vaneb.semidefinite import unit_diagonal
 RIDGE = 1e-10
 
 
+#: A curvature below this share of the information counts as flat; steps of the other kind grow up to LONGEST-fold.
+FLAT, LONGEST = 0.005, 64.0
+
+
 class Maxima(NamedTuple):
     """Where the climbs ended."""
 
@@ -55,10 +59,12 @@ def climb(
     length = np.ones(len(points))
     scale = _normalised(sums)
     gap = sums.value - 1
-    move = _direction(sums, np.zeros(len(points), dtype=bool))
+    cautious = np.zeros(len(points), dtype=bool)
+    move, newton = _direction(sums, cautious)
     for _ in range(steps):
+        # A Newton step promises half of this and then the top; the other kind promises this and then more.
         promise = np.einsum("mi,mi->m", sums.gradient, move)
-        done |= promise <= gain
+        done |= promise <= np.where(newton, gain, 0.01 * gain)
         live = np.flatnonzero(~done)
         if len(live) == 0:
             break
@@ -72,12 +78,14 @@ def climb(
         points[better] = trial[climbed]
         sums = _merged(sums, ahead, better, climbed)
         gap[better] = ahead.value[climbed] - 1
-        length[better] = 1.0
+        # On a long ridge steps that keep climbing grow; a step that fails is cut, and the next is cautious.
+        length[better] = np.minimum(2 * length[better], LONGEST)
         length[worse] *= 0.25
         done[worse[length[worse] < 1e-4]] = True
-        cautious = np.zeros(len(points), dtype=bool)
+        cautious[better] = False
         cautious[worse] = True
-        move = _direction(sums, cautious)
+        move, newton = _direction(sums, cautious)
+        length[newton] = np.minimum(length[newton], 1.0)
     return Maxima(points, gap, np.where(sums.value[:, None, None] > 0, _normalised(sums), scale))
 
 
@@ -102,15 +110,15 @@ def _normalised(sums: Ascent) -> Array:
     return _as_matrices(sums.information) / np.maximum(sums.value, 1e-300)[:, None, None]
 
 
-def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
-    """Newton's step where the Hessian is negative definite, else information^{-1} gradient."""
+def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
+    """Newton's step where the Hessian is negative definite, else information^{-1} gradient; and where which."""
     assert sums.outer is not None
     unit, scale = unit_diagonal(_as_matrices(sums.information))
     unit = unit + RIDGE * np.eye(unit.shape[1])
     curvature = unit - sums.outer / scale[:, :, None] / scale[:, None, :]
-    # Far from a maximum Newton's step may be long; one that exceeds the EM step five-fold is not trusted.
-    convex = np.linalg.eigvalsh(curvature)[:, 0] > 0.04 * np.linalg.eigvalsh(unit)[:, 0]
+    # Far from a maximum Newton's step may be far too long: a Hessian that is nearly flat is not trusted.
+    convex = np.linalg.eigvalsh(curvature)[:, 0] > FLAT * np.linalg.eigvalsh(unit)[:, 0]
     newton = convex & ~cautious
     matrix = np.where(newton[:, None, None], curvature, unit)
     step = np.linalg.solve(matrix, (sums.gradient / scale)[:, :, None])[:, :, 0]
-    return np.asarray(step / scale, dtype=np.float64)
+    return np.asarray(step / scale, dtype=np.float64), newton

@@ -45,7 +45,8 @@ def search(
     # atom to infinity, where nobody is informative.
     box = candidates.min(axis=0), candidates.max(axis=0)
     starts = np.concatenate([atoms, chosen[np.argsort(-value, kind="stable")[:count]]])
-    return climb(likelihood, starts, log_weights, steps=int(effort * STEPS), gain=0.02 * tol, box=box)
+    steps, gain = int(effort * STEPS), 0.02 * tol / max(effort, 1.0) ** 2
+    return climb(likelihood, starts, log_weights, steps=steps, gain=gain, box=box)
 
 
 def certify(

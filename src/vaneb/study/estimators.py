@@ -1,0 +1,194 @@
+"""The estimators of the study, by name: each a function of one replicate's clients.
+
+    oracle         posterior means under the true prior (fine atoms of the curves) and the true likelihood
+    vaneb          VANEB as a user gets it by default: the clients' exact likelihood where there are rows,
+                   the variance function in the quadratic scenario
+    vaneb-reports  the certified NPMLE on Gaussian reports with their covariance function
+    algorithm-1    the paper's Algorithm 1 on the same reports
+    npeb           the NPMLE with every covariance fixed at the reported one (quadratic: sample variances)
+    adamix         Gaussian mixture prior with MAP shrinkage, from the same reports as npeb
+    fedavg         one average for everybody
+    local          every client's own estimate
+
+A client whose estimate does not exist (separated classes, all counts zero) sends what
+``vaneb.local.report`` makes of it in information form, flagged.  ``fedavg`` and ``local`` have no use for a
+precision; they get that client's penalised estimate, which is kinder to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb import estimators as models
+from vaneb.covariance.quadratic import QuadraticVariance
+from vaneb.errors import InvalidOption
+from vaneb.likelihood.exact import exact_likelihood
+from vaneb.likelihood.seam import Likelihood
+from vaneb.local.families import Family, poisson, shared_softmax
+from vaneb.local.fit import LocalFits, fit_clients
+from vaneb.local.report import report
+from vaneb.posterior import Posterior
+from vaneb.prior import Prior
+from vaneb.reports import Reports
+from vaneb.study.prior_curves import FiveCurves
+from vaneb.study.scenarios import CLASS_PROJECTIONS, VARIANCE_RANGE, Sample
+
+Array = NDArray[np.float64]
+
+#: Atoms on each curve for the oracle; twice as many change its RMSE by less than one part in a thousand.
+ORACLE_ATOMS = 400
+#: How the covariance function of a report is written; the faster of the two that do it justice.
+REPORT_FORM = {"poisson": "moments", "logistic": "empirical"}
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """One replicate as the estimators see it; everything is made once, when first asked for.
+
+    Parameters
+    ----------
+    sample : what the scenario drew
+    prior : what it was drawn from, for the oracle
+    """
+
+    sample: Sample
+    prior: FiveCurves = field(default_factory=FiveCurves)
+
+    @property
+    def family(self) -> Family:
+        return poisson() if self.sample.scenario == "poisson" else shared_softmax(CLASS_PROJECTIONS)
+
+    @cached_property
+    def fits(self) -> LocalFits | None:
+        """Local fits; ``None`` in the quadratic scenario, where a sample mean is all there is to it."""
+        return None if self.sample.rows is None else fit_clients(self.sample.rows, self.family)
+
+    @cached_property
+    def exact(self) -> Reports | Likelihood:
+        """What the server is told at best: exact likelihoods, or means with their variance function."""
+        if self.sample.rows is None:
+            return self.reports
+        return exact_likelihood(self.sample.rows, self.family, self.fits)
+
+    @cached_property
+    def reports(self) -> Reports:
+        """Estimates with their covariance as a function of theta."""
+        sample = self.sample
+        if sample.rows is None:
+            low, high = VARIANCE_RANGE
+            variance = QuadraticVariance.squared(3, len(sample.n), low=low, high=high)
+            return Reports(sample.means, n=sample.n, covariance=variance)
+        return report(sample.rows, self.family, self.fits, form=REPORT_FORM[sample.scenario])
+
+    @cached_property
+    def fixed(self) -> Reports:
+        """Estimates with the covariance each client estimates for itself."""
+        return self._fixed("information")
+
+    @cached_property
+    def penalised(self) -> Reports:
+        """As ``fixed``, with penalised estimates where there are no others."""
+        return self._fixed("penalised")
+
+    def _fixed(self, unidentified: str) -> Reports:
+        sample = self.sample
+        if sample.rows is None:
+            assert sample.variances is not None
+            return Reports(sample.means, n=sample.n, covariance=sample.variances / sample.n[:, None])
+        return report(sample.rows, self.family, self.fits, unidentified=unidentified)
+
+    @property
+    def flagged(self) -> int:
+        """Clients without an estimate of their own."""
+        return 0 if self.fits is None else int((~self.fits.exists).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Estimated:
+    """Personalised estimates (K, 3), and what can be said of the prior behind them."""
+
+    posterior: Posterior | models.PointEstimates
+    atoms: int | None = None
+    gap: float | None = None
+    certified: bool = True
+    """False where a certificate was promised and not reached."""
+
+    @property
+    def mean(self) -> Array:
+        return self.posterior.mean
+
+
+def _personalised(model: Any, clients: Any) -> Estimated:
+    posterior = model.fit(clients).personalize(clients)
+    if not hasattr(model, "certificate_"):
+        return Estimated(posterior)
+    certificate = model.certificate_
+    # Nothing is promised by Algorithm 1, nor where held-out clients preferred a single Gaussian.
+    choice = getattr(model, "smooth_", None)
+    promised = getattr(model, "solver", "certified") == "certified" and not (choice and choice.single)
+    return Estimated(
+        posterior, len(model.prior_.weights), certificate.gap, certificate.reached or not promised
+    )
+
+
+def oracle(clients: Clients) -> Estimated:
+    """Posterior means under the truth."""
+    return _personalised(models.Oracle(Prior(*clients.prior.atoms(ORACLE_ATOMS))), clients.exact)
+
+
+def vaneb(clients: Clients) -> Estimated:
+    """VANEB, all options at their defaults."""
+    return _personalised(models.VANEB(), clients.exact)
+
+
+def vaneb_reports(clients: Clients) -> Estimated:
+    """The certified discrete NPMLE on Gaussian reports."""
+    return _personalised(models.VANEB(smooth="off"), clients.reports)
+
+
+def algorithm_1(clients: Clients) -> Estimated:
+    """The paper's Algorithm 1 on Gaussian reports."""
+    return _personalised(models.VANEB(solver="pseudo-em", smooth="off"), clients.reports)
+
+
+def npeb(clients: Clients) -> Estimated:
+    """The certified discrete NPMLE with fixed covariances."""
+    return _personalised(models.NPEB(), clients.fixed)
+
+
+def adamix(clients: Clients) -> Estimated:
+    return _personalised(models.AdaMix(), clients.fixed)
+
+
+def fedavg(clients: Clients) -> Estimated:
+    return _personalised(models.FedAvg(), clients.penalised)
+
+
+def local(clients: Clients) -> Estimated:
+    return _personalised(models.Local(), clients.penalised)
+
+
+ESTIMATORS: dict[str, Callable[[Clients], Estimated]] = {
+    "oracle": oracle,
+    "vaneb": vaneb,
+    "vaneb-reports": vaneb_reports,
+    "algorithm-1": algorithm_1,
+    "npeb": npeb,
+    "adamix": adamix,
+    "fedavg": fedavg,
+    "local": local,
+}
+
+
+def check_estimators(names: tuple[str, ...]) -> tuple[str, ...]:
+    """``names``, in the order of ``ESTIMATORS``, if all are known."""
+    for name in names:
+        if name not in ESTIMATORS:
+            raise InvalidOption(f"estimator {name!r} is unknown; choose among {', '.join(ESTIMATORS)}")
+    return tuple(name for name in ESTIMATORS if name in names)

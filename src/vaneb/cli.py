@@ -8,9 +8,13 @@ from typing import Annotated
 
 import typer
 
+from vaneb.commands.compare import compare
 from vaneb.commands.demo import demo
 from vaneb.commands.outcome import ExitCode, complain
 from vaneb.commands.personalize import personalize
+from vaneb.commands.run import run
+from vaneb.commands.table import table
+from vaneb.commands.train import train
 
 app = typer.Typer(
     name="vaneb",
@@ -20,8 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(personalize)
-app.command()(demo)
+for _command in (personalize, run, demo, train, table, compare):
+    app.command()(_command)
 
 
 def _print_version(wanted: bool) -> None:

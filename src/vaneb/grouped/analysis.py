@@ -1,0 +1,294 @@
+"""A table of rows with a column that names the client: everything from the formula to the predictions.
+
+rows -> design -> local fits -> likelihood of each client -> population (VANEB) -> posterior
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.estimators import VANEB
+from vaneb.grouped import frames, scores
+from vaneb.grouped.design import Design, DesignRows, learn_design
+from vaneb.grouped.formula import parse
+from vaneb.grouped.models import LocalModel, fit_local
+from vaneb.grouped.response import FAMILIES
+from vaneb.grouped.scores import HeldOut
+from vaneb.likelihood.exact import exact_likelihood
+from vaneb.local.data import GroupedRows
+from vaneb.local.report import report
+from vaneb.npmle.fit import Progress
+from vaneb.posterior import Posterior, posterior
+from vaneb.prior import Prior
+from vaneb.reports import OK, Reports
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Array = NDArray[np.float64]
+LIKELIHOODS = ("exact", "gaussian")
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedFit:
+    """What was learned from grouped rows.
+
+    Clients are in the order of their ids, whatever the order of the rows.
+    """
+
+    design: Design
+    rows: GroupedRows
+    """Rows of the fit."""
+    local: LocalModel
+    model: VANEB
+    posterior: Posterior
+    likelihood: str
+    """"exact" or "gaussian"."""
+    level: float
+    dropped: int
+    """Rows left out because a value was missing."""
+    held_out: HeldOut | None
+    whole_ids: bool
+    """The client column holds whole numbers."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def prior(self) -> Prior:
+        """The population."""
+        return self.model.prior_
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the d coefficients."""
+        return self.posterior.names
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How the local fits ended, and how many ended so."""
+        found, counts = np.unique(self.local.fits.outcome, return_counts=True)
+        return {str(o): int(c) for o, c in sorted(zip(found, counts, strict=True), key=lambda oc: -oc[1])}
+
+    @cached_property
+    def reports(self) -> Reports:
+        """What the clients would send to a server: estimates, and precisions at them."""
+        return _reports(self.rows, self.local, self.names)
+
+    def table(self, level: float | None = None) -> pa.Table:
+        """Coefficients of each client with their uncertainty, one row per client.
+
+        ``theta_``, ``sd_``, ``lower_`` and ``upper_`` of every coefficient, ``shrinkage``,
+        ``log_marginal``, ``flag``, ``n`` (rows) and ``outcome`` of the client's own fit.
+        """
+        import pyarrow as pa
+
+        from vaneb.tables import results_table
+
+        kind = pa.int64() if self.whole_ids else pa.string()
+        table = results_table(self.posterior, self.level if level is None else level, kind)
+        table = table.append_column("n", pa.array(self.local.fits.n.astype(np.int64)))
+        return table.append_column("outcome", pa.array(self.local.fits.outcome.tolist(), pa.string()))
+
+    @cached_property
+    def coefficients(self) -> pd.DataFrame:
+        """``table`` as a pandas frame, indexed by client."""
+        return self.table().to_pandas().set_index("client")
+
+    def predict(self, frame: Any, *, use: str = "personalised") -> Array:
+        """Expected response of each row of ``frame``; NaN where a value is missing.
+
+        Parameters
+        ----------
+        frame : data frame with the client's column and those of the right-hand side
+        use : "personalised", "local" or "pooled" coefficients.  A client that was not in the fit gets the
+            population's mean, and the pooled coefficients under "local".
+
+        Returns
+        -------
+        (N,), or (N, classes) for the multinomial family, classes as in ``design.coding.classes``
+        """
+        data = frames.as_pandas(frame)
+        rows = self.design.rows(data, response=False)
+        mean = _predicted(self, rows, use)
+        out = np.full((len(data), *mean.shape[1:]), np.nan)
+        out[rows.kept] = mean
+        return out
+
+
+def fit_groups(
+    frame: Any,
+    *,
+    client: str,
+    formula: str,
+    family: str = "gaussian",
+    offset: str | None = None,
+    test_column: str | None = None,
+    likelihood: str = "exact",
+    level: float = 0.9,
+    smooth: str = "auto",
+    tol: float = 1e-4,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> GroupedFit:
+    """Fit every client, learn the population, and give each client its own coefficients.
+
+    Parameters
+    ----------
+    frame : pandas, polars or pyarrow table
+    client : column that names the client (group) of each row
+    formula : such as ``"y ~ x1 + C(x2)"``; every coefficient may differ between clients
+    family : "gaussian", "binomial", "poisson", "multinomial", "gamma" or "huber"
+    offset : column that is added to the linear index, such as log exposure
+    test_column : column that is 1 in rows to be predicted, 0 in rows to be fitted
+    likelihood : "exact" uses the rows themselves; "gaussian" only what a federation of reports would give.
+        Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
+    level : probability of the credible intervals
+    smooth, tol, seed : see ``vaneb.VANEB``
+    progress : callback (what is being done, steps done, steps expected)
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> rng = np.random.default_rng(0)
+    >>> school = np.repeat(np.arange(30), 5)
+    >>> frame = pd.DataFrame({"school": school, "x": rng.standard_normal(150)})
+    >>> frame["y"] = 2 * frame.x + rng.standard_normal(30)[school] + rng.standard_normal(150)
+    >>> fit = fit_groups(frame, client="school", formula="y ~ x")
+    >>> fit.coefficients.shape
+    (30, 13)
+    """
+    _check(family, likelihood, level)
+    data = frames.as_pandas(frame)
+    for column, wanted_by in ((client, "client"), (offset, "offset"), (test_column, "test_column")):
+        if column is not None:
+            frames.need_column(data, column, wanted_by)
+    reserved = [c for c in (client, offset, test_column) if c is not None]
+    parsed = parse(formula, data, reserved)
+    used = list(dict.fromkeys([*reserved, *parsed.columns]))
+    complete = data[used].notna().all(axis=1).to_numpy()
+    data, total = data[complete], len(data)
+    if not len(data):
+        raise InvalidReport(f"data: every row has a missing value in one of {', '.join(used)}.")
+    data = data.iloc[frames.canonical_order(data, used)]
+    testing = (
+        np.zeros(len(data), dtype=bool)
+        if test_column is None
+        else frames.as_flags(data[test_column], test_column)
+    )
+    if testing.all():
+        raise InvalidReport(f"column {test_column}: marks every row as a test row; none is left for the fit.")
+    design = learn_design(data[~testing], parsed, family, client=client, offset=offset)
+    train = design.rows(data[~testing], response=True, new=False)
+    test = design.rows(data[testing], response=True) if test_column is not None else None
+    if not len(train.kept):
+        raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
+    assert train.response is not None
+    kept = len(train.kept) + (0 if test is None else len(test.kept))
+    rows = GroupedRows.from_columns(
+        train.clients, train.covariates, train.response, offset=train.offset, names=design.names
+    )
+    if progress is not None:
+        progress("fitting every client", 0, 1)
+    local = fit_local(rows, design.coding)
+    names = _parameter_names(design, local)
+    model, after = _population(
+        rows, local, names, likelihood, VANEB(smooth=smooth, tol=tol, seed=seed), progress
+    )
+    notes = local.notes
+    if family == "huber" and likelihood == "exact":
+        notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
+        likelihood = "gaussian"
+    fit = GroupedFit(
+        design, rows, local, model, after, likelihood, level, total - kept, None,
+        frames.is_whole(data[client]), notes,
+    )  # fmt: skip
+    if test is None or not len(test.kept):
+        return fit
+    return GroupedFit(**{**vars(fit), "held_out": _held_out(fit, test)})
+
+
+def _check(family: str, likelihood: str, level: float) -> None:
+    for option, value, known in (("family", family, FAMILIES), ("likelihood", likelihood, LIKELIHOODS)):
+        if value not in known:
+            raise InvalidOption(f"{option}: choose one of {', '.join(known)}, not {value!r}")
+    if not 0 < level < 1:
+        raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
+
+
+def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
+    if local.family.name != "multinomial":
+        return design.names
+    return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
+
+
+def _reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
+    made = report(rows, local.family, local.fits, dispersion=local.family.dispersion)
+    return Reports(
+        made.estimate,
+        n=made.n,
+        covariance=made.covariance,
+        ids=made.ids,
+        names=names,
+        status=list(made.status),
+    )
+
+
+def _population(
+    rows: GroupedRows,
+    local: LocalModel,
+    names: tuple[str, ...],
+    likelihood: str,
+    model: VANEB,
+    progress: Progress | None,
+) -> tuple[VANEB, Posterior]:
+    """Fit the population and condition every client on it."""
+    if likelihood == "gaussian" or not local.family.is_likelihood:
+        reports = _reports(rows, local, names)
+        model.fit(reports, progress=progress)
+        return model, model.personalize(reports)
+    clients = exact_likelihood(rows, local.family, local.fits)
+    model.fit(clients, progress=progress)
+    found = model.prior_
+    model.prior_ = Prior(found.atoms, found.weights, found.spread, names, found.clients)
+    status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
+    return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def _predicted(fit: GroupedFit, rows: DesignRows, use: str) -> Array:
+    """Expected response of rows, (N,) or (N, classes)."""
+    pooled = fit.local.pooled.theta[0]
+    sources = {
+        "personalised": (fit.posterior.mean, fit.prior.mean),
+        "local": (fit.local.fits.theta, pooled),
+        "pooled": (np.tile(pooled, (fit.rows.n_clients, 1)), pooled),
+    }
+    if use not in sources:
+        raise InvalidOption(f"use: choose one of {', '.join(sources)}, not {use!r}")
+    own, unseen = sources[use]
+    theta = np.vstack([own, unseen])[_positions(fit.rows.ids, rows.clients)]
+    family = fit.local.family
+    with np.errstate(over="ignore"):
+        return family.mean(family.index(theta, rows.covariates, rows.offset))
+
+
+def _positions(ids: tuple[str, ...], clients: NDArray[np.object_]) -> NDArray[np.intp]:
+    """Position of each row's client; -1, which is the last, for clients that were not in the fit."""
+    place = {name: k for k, name in enumerate(ids)}
+    return np.array([place.get(c, -1) for c in clients], dtype=np.intp)
+
+
+def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:
+    assert test.response is not None
+    family = fit.design.coding.family
+    values = {
+        use: scores.loss(family, test.response, _predicted(fit, test, use))
+        for use in ("local", "pooled", "personalised")
+    }
+    strangers = set(test.clients) - set(fit.rows.ids)
+    return HeldOut(scores.LOSSES[family], values, len(test.kept), len(strangers))

@@ -1,0 +1,106 @@
+"""Data frames as users have them: any kind in, pandas inside, mistakes named by their column.
+
+pandas comes with formulaic, so this asks for nothing that formulas do not need anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidReport
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def as_pandas(frame: Any) -> pd.DataFrame:
+    """A pandas, polars or pyarrow table as a pandas frame with rows numbered from 0."""
+    import narwhals as nw
+
+    try:
+        table = nw.from_native(frame, eager_only=True)
+    except TypeError:
+        raise InvalidReport(
+            f"data: {type(frame).__name__} is not a pandas, polars or pyarrow table in memory. "
+            "Convert it, or collect it first."
+        ) from None
+    except nw.exceptions.DuplicateError as error:
+        raise InvalidReport(f"data: {error}. Rename or remove columns.") from None
+    decimals = [nw.col(c).cast(nw.Float64) for c, kind in table.schema.items() if kind == nw.Decimal]
+    data = (table.with_columns(*decimals) if decimals else table).to_pandas().reset_index(drop=True)
+    data.columns = [str(column) for column in data.columns]
+    if not len(data):
+        raise InvalidReport("data: has no rows.")
+    return data
+
+
+def need_column(frame: pd.DataFrame, column: str, wanted_by: str) -> None:
+    """Raise ``InvalidReport`` unless the frame has ``column``; names the nearest column it has."""
+    if column in frame.columns:
+        return
+    columns = list(frame.columns)
+    near = get_close_matches(column, columns, n=1, cutoff=0.5)
+    lower = [c for c in columns if c.lower() == column.lower()]
+    hint = f" Did you mean {(lower or near)[0]!r}?" if lower or near else ""
+    listed = ", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")
+    raise InvalidReport(f"column {column}: missing; {wanted_by} names it. The data have: {listed}.{hint}")
+
+
+def canonical_order(frame: pd.DataFrame, columns: Iterable[str]) -> NDArray[np.intp]:
+    """An order of the rows that depends on their values alone: results cannot depend on how they came."""
+    import pandas as pd
+
+    codes = [pd.factorize(_sortable(frame[column]), sort=True)[0] for column in columns]
+    return np.lexsort(codes[::-1])
+
+
+def client_ids(values: pd.Series) -> NDArray[np.object_]:
+    """Ids as text, whole numbers without a decimal point; equal ids of any kind are equal texts."""
+    import pandas as pd
+
+    if pd.api.types.is_float_dtype(values.dtype):
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        known = numbers[np.isfinite(numbers)]
+        if (known == np.round(known)).all() and (np.abs(known) < 2**53).all():
+            return np.array([str(int(v)) if np.isfinite(v) else "" for v in numbers], dtype=object)
+    return np.array([str(v) for v in values], dtype=object)
+
+
+def is_whole(values: pd.Series) -> bool:
+    """Does the column hold whole numbers, perhaps as floats because some are missing?"""
+    import pandas as pd
+
+    kind = values.dtype
+    if pd.api.types.is_bool_dtype(kind) or isinstance(kind, pd.CategoricalDtype):
+        return False
+    if pd.api.types.is_integer_dtype(kind):
+        return True
+    if not pd.api.types.is_float_dtype(kind):
+        return False
+    numbers = values.dropna().to_numpy(dtype=np.float64)
+    return bool(np.isfinite(numbers).all() and (numbers == np.round(numbers)).all())
+
+
+def as_flags(values: pd.Series, column: str) -> NDArray[np.bool_]:
+    """0 / 1 or false / true as booleans; the column must have no missing values left."""
+    text = values.astype(str).str.strip().str.lower()
+    flags = text.map({"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1})
+    if flags.isna().any():
+        bad = values[flags.isna()].iloc[0]
+        raise InvalidReport(f"column {column}: {bad!r} is neither 0 (fit) nor 1 (test). Recode it.")
+    return flags.to_numpy(dtype=bool)
+
+
+def _sortable(values: pd.Series) -> Any:
+    import pandas as pd
+
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return values.cat.codes
+    if values.dtype == object:
+        return values.astype(str)
+    return values

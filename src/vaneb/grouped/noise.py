@@ -1,0 +1,133 @@
+"""The residual variance that all clients share, with clients of any size: REML of a mixed model.
+
+    y_k = Z_k theta_k + e_k,    theta_k ~ N(mu, sigma^2 Gamma),    e_k ~ N(0, sigma^2 I)
+
+Residuals within clients say nothing where clients have no more rows than parameters.  The marginal
+likelihood does: with M_k = I + Z_k Gamma Z_k' and mu, sigma^2 profiled out under a flat prior on mu,
+
+    deviance(Gamma) = sum_k log|M_k| + log|sum_k Z_k' M_k^{-1} Z_k| + (N - d) log Q,
+
+    Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / (N - d).
+
+Everything is computed from A_k = Z_k'Z_k and Z_k'y_k, with Gamma = L L' and (L triangular or diagonal)
+
+    Z_k' M_k^{-1} = (I - A_k L C_k^{-1} L') Z_k',      C_k = I + L' A_k L,      |M_k| = |C_k|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from vaneb.errors import InvalidReport
+from vaneb.local.client_sums import outer_sums
+from vaneb.local.data import GroupedRows
+from vaneb.local.objective import Array
+
+#: Below this share of the response's mean square, noise is rounding.
+SMALLEST = 1e-12
+#: Where noise and population look alike: deviance per row and unit of Gamma, so that noise is preferred.
+TIE_BREAK = 1e-3
+
+
+@dataclass(frozen=True)
+class Noise:
+    """An estimated residual variance."""
+
+    variance: float
+    identified: bool
+    """False where no data of this shape could tell noise from differences between clients."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """What the deviance needs of the rows; columns in units of their root mean square."""
+
+    gram: Array
+    """A_k, shape (K, d, d)."""
+    cross: Array
+    """Z_k' y_k, shape (K, d)."""
+    square: float
+    """sum of y^2"""
+    n_rows: int
+    penalty: float
+
+    def deviance(self, factor: Array) -> tuple[float, Array, float]:
+        """Deviance at L, its gradient in L (d, d), and sigma^2."""
+        d = factor.shape[0]
+        reduced = self.gram @ factor
+        inner = np.eye(d) + factor.T @ reduced
+        solved = np.linalg.solve(inner, reduced.transpose(0, 2, 1))
+        weighted = self.gram - reduced @ solved
+        projected = np.linalg.solve(inner, (self.cross @ factor)[:, :, None])[:, :, 0]
+        scores = self.cross - np.einsum("kij,kj->ki", reduced, projected)
+        total = weighted.sum(axis=0)
+        inverse = np.linalg.pinv(total, hermitian=True)
+        mean = inverse @ scores.sum(axis=0)
+        quadratic = self.square - float(np.sum((self.cross @ factor) * projected)) - mean @ total @ mean
+        freedom = self.n_rows - d
+        variance = max(float(quadratic), SMALLEST * self.square) / freedom
+        value = (
+            np.linalg.slogdet(inner)[1].sum()
+            + np.log(np.maximum(np.linalg.eigvalsh(total), SMALLEST)).sum()
+            + freedom * np.log(variance)
+            + self.penalty * float(np.sum(factor**2))
+        )
+        left = scores - weighted @ mean
+        slope = total - left.T @ left / variance - np.einsum("kij,jl,klm->im", weighted, inverse, weighted)
+        return float(value), 2 * slope @ factor + 2 * self.penalty * factor, variance
+
+
+def residual_variance(rows: GroupedRows, *, diagonal: bool = False) -> Noise:
+    """sigma^2 of the Gaussian family, by REML under a Gaussian population.
+
+    Parameters
+    ----------
+    rows : rows of K clients
+    diagonal : keep Gamma diagonal, as for few clients
+    """
+    n, d = rows.design.shape
+    if n <= d:
+        raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
+    scale = np.sqrt(np.mean(rows.design**2, axis=0))
+    design = rows.design / np.where(scale > 0, scale, 1.0)
+    response = rows.response - rows.offset
+    # Residuals of the pooled fit: the same sigma^2, and no cancellation where the level is large.
+    response = response - design @ np.linalg.lstsq(design, response, rcond=None)[0]
+    square = float(response @ response)
+    total = float(np.sum((rows.response - rows.offset) ** 2))
+    if square <= SMALLEST * max(total, 1e-300):
+        return Noise(max(SMALLEST * total / n, 1e-300), True)
+    gram = outer_sums(np.ascontiguousarray(design), rows.starts)
+    cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
+    identified = _identified(gram, n)
+    moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n)
+    lower = (np.arange(d), np.arange(d)) if diagonal else np.tril_indices(d)
+
+    def loss(coordinates: Array) -> tuple[float, Array]:
+        factor = np.zeros((d, d))
+        factor[lower] = coordinates
+        value, gradient, _ = moments.deviance(factor)
+        return value / n, gradient[lower] / n
+
+    start = np.eye(d)[lower] * 0.5
+    bounds = [(0.0, 1e4) if i == j else (-1e4, 1e4) for i, j in zip(*lower, strict=True)]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-12})
+    factor = np.zeros((d, d))
+    factor[lower] = found.x
+    return Noise(moments.deviance(factor)[2], identified)
+
+
+def _identified(gram: Array, n_rows: int) -> bool:
+    """Is there no Gamma with Z_k Gamma Z_k' = I for all k?  If there is, noise looks like population.
+
+    Least squares over symmetric Gamma: sum_k |Z_k Gamma Z_k' - I|^2 is quadratic, with matrix
+    sum_k A_k kron A_k and linear term sum_k A_k.
+    """
+    d = gram.shape[1]
+    linear = gram.sum(axis=0).ravel()
+    matrix = np.einsum("kjl,kmi->ijlm", gram, gram).reshape(d * d, d * d)
+    explained = linear @ np.linalg.lstsq(matrix, linear, rcond=1e-10)[0]
+    return bool(n_rows - explained > 1e-8 * n_rows)

@@ -161,6 +161,7 @@ def run_sweep(
                 jobs.append(
                     {
                         "kind": "replicate",
+                        "title": f"{cell.scenario} K={cell.clients} n={cell.n_min} #{replicate + 1}",
                         **cell._asdict(),
                         "replicate": replicate,
                         "seed": seed,
@@ -201,8 +202,4 @@ def append_jobs(
             done += job["clients"]
             if progress is not None:
                 left = (time.monotonic() - begin) * (total - done) / done
-                progress(_title(job), done / total, left)
-
-
-def _title(job: Job) -> str:
-    return f"{job['scenario']} K={job['clients']} n={job['n_min']} #{job['replicate'] + 1}"
+                progress(job["title"], done / total, left)

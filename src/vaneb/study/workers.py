@@ -14,7 +14,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -49,7 +49,7 @@ def _theory(job: Job) -> Iterator[Row]:
 JOBS: dict[str, Callable[[Job], Iterator[Row]]] = {"replicate": _replicate, "theory": _theory}
 
 
-def run_jobs(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Row | None]]:
+def run_jobs(jobs: Sequence[Job], workers: int) -> Generator[tuple[Job, Row | None], None, None]:
     """Rows of ``jobs`` in the order in which they come, each with its job; ``None`` when a job is done.
 
     Closing the iterator, or any exception, ends the workers at once.

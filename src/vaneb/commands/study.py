@@ -1,0 +1,225 @@
+"""``vaneb study``: the simulation study, its figures and tables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from vaneb.study.sweep import Progress
+
+
+class Subject(StrEnum):
+    """Values of the argument."""
+
+    QUADRATIC = "quadratic"
+    LOGISTIC = "logistic"
+    POISSON = "poisson"
+    ALL = "all"
+    THEORY = "theory"
+    PRIOR = "prior"
+
+
+class Sweep(StrEnum):
+    """Values of ``--sweep``."""
+
+    K = "K"
+    N = "n"
+    BOTH = "both"
+
+
+def study(
+    scenario: Annotated[
+        Subject,
+        typer.Argument(
+            help="A scenario, all three of them, the theory's rates, or only the picture of the prior.",
+            metavar="quadratic|logistic|poisson|all|theory|prior",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; made if it is not there.")],
+    sweep: Annotated[
+        Sweep, typer.Option(help="Vary the number of clients K, the smallest sample size n, or both in turn.")
+    ] = Sweep.BOTH,
+    replicates: Annotated[int, typer.Option(help="Of every cell.", min=1)] = 200,
+    workers: Annotated[int, typer.Option(help="Processes, with one thread each.", min=1)] = 1,
+    estimators: Annotated[
+        str | None, typer.Option(help="Names separated by commas; all by default.", metavar="A,B,...")
+    ] = None,
+    clients: Annotated[
+        str | None,
+        typer.Option(
+            help="Values of K, separated by commas; the largest is the K of the other sweep.", metavar="K,..."
+        ),
+    ] = None,
+    n_min: Annotated[
+        str | None,
+        typer.Option(
+            help="Values of n, separated by commas; the largest is the n of the other sweep.", metavar="N,..."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all replicates.", min=0)] = 0,
+    form: Annotated[str, typer.Option("--format", help="Of the figures: png, svg or pdf.")] = "png",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> None:
+    """Run the simulation study; run it again to resume, or to add replicates."""
+    with told_to_user():
+        if form not in ("png", "svg", "pdf"):
+            raise InvalidOption(f"--format {form}: use png, svg or pdf")
+        numbers = {
+            name: _numbers(text, f"--{name.replace('_', '-')}")
+            for name, text in (("clients", clients), ("n_min", n_min))
+            if text is not None
+        }
+        if scenario in (Subject.THEORY, Subject.PRIOR) and estimators is not None:
+            raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidOption(f"{out}: cannot be made a folder ({error.strerror})") from None
+        if scenario == Subject.PRIOR:
+            from vaneb.study.figures import draw_prior
+
+            draw_prior(out / f"prior.{form}")
+        elif scenario == Subject.THEORY:
+            _theory(out, form, replicates, workers, seed, numbers, quiet)
+        else:
+            names = None if estimators is None else [name.strip() for name in estimators.split(",")]
+            _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, quiet)
+
+
+def _scenarios(
+    scenario: Subject,
+    out: Path,
+    form: str,
+    sweep: Sweep,
+    replicates: int,
+    workers: int,
+    seed: int,
+    names: list[str] | None,
+    numbers: dict[str, list[int]],
+    quiet: bool,
+) -> None:
+    from vaneb.files import write_atomically
+    from vaneb.study.estimators import ESTIMATORS
+    from vaneb.study.figures import draw_sweeps
+    from vaneb.study.rows import read_rows
+    from vaneb.study.scenarios import SCENARIOS
+    from vaneb.study.sweep import cells, run_sweep
+    from vaneb.study.tables import as_table
+
+    path = out / "replicates.csv"
+    chosen = list(SCENARIOS) if scenario == Subject.ALL else [scenario.value]
+    wanted = cells(chosen, sweep.value, **numbers)
+    _saved(
+        path,
+        quiet,
+        lambda progress: run_sweep(
+            path,
+            wanted,
+            replicates=replicates,
+            estimators=list(ESTIMATORS) if names is None else names,
+            seed=seed,
+            workers=workers,
+            progress=progress,
+        ),
+    )
+    rows = read_rows(path)
+    for each in sorted({row["scenario"] for row in rows}):
+        draw_sweeps(rows, each, out / f"{each}.{form}")
+    for suffix, kind in (("md", "markdown"), ("csv", "csv")):
+        write_atomically(out / f"table.{suffix}", (as_table(rows, kind).rstrip() + "\n").encode())
+    if not quiet:
+        print(as_table([row for row in rows if row["scenario"] in chosen]))
+
+
+def _theory(
+    out: Path, form: str, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
+) -> None:
+    from vaneb.files import write_atomically
+    from vaneb.study.rows import read_rows
+    from vaneb.study.theory_study import CLIENTS, N, draw_theory, run_theory, slopes, slopes_as_markdown
+
+    path = out / "theory.csv"
+    _saved(
+        path,
+        quiet,
+        lambda progress: run_theory(
+            path,
+            replicates=replicates,
+            seed=seed,
+            workers=workers,
+            clients=numbers.get("clients", CLIENTS),
+            n=numbers.get("n_min", N),
+            progress=progress,
+        ),
+    )
+    rows = read_rows(path)
+    draw_theory(rows, out / f"theory.{form}")
+    table = slopes_as_markdown(slopes(rows))
+    write_atomically(out / "theory.md", (table + "\n").encode())
+    if not quiet:
+        print(table)
+
+
+def _saved(path: Path, quiet: bool, work: Callable[[Progress], None]) -> None:
+    """Do ``work``; an interrupt ends the command with what is saved and how to go on."""
+    from vaneb.study.rows import read_rows
+
+    try:
+        with _progress(quiet) as progress:
+            work(progress)
+    except KeyboardInterrupt:
+        complain(f"interrupted: {len(read_rows(path))} rows are saved in {path}; the same command resumes.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Progress]:
+    """A bar with the time left, on a terminal; elsewhere a line for every tenth of the work."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        tenths = 0
+
+        def line(what: str, share: float, left: float) -> None:
+            nonlocal tenths
+            if not quiet and int(10 * share) > tenths:
+                tenths = int(10 * share)
+                complain(f"{10 * tenths}% done, {_duration(left)} left")
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0, note="")
+
+        def step(what: str, share: float, left: float) -> None:
+            bar.update(task, description=what, completed=share, note=f"{_duration(left)} left")
+
+        yield step
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    """Whole numbers separated by commas."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidOption(
+            f"{option} {text}: give whole numbers separated by commas, as in 50,200"
+        ) from None

@@ -1,0 +1,116 @@
+"""Figures of the study: RMSE over K and over n_min, and the prior in space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaneb.errors import InvalidOption
+from vaneb.study.estimators import ESTIMATORS
+from vaneb.study.prior_curves import CURVES, FiveCurves
+from vaneb.study.tables import ORACLE, Rows, Summary, summarise
+
+#: Estimators keep their colour and marker from figure to figure.
+STYLE = {
+    name: {"color": f"C{i}", "marker": "oDs^vPX*"[i], "linestyle": "--" if name == ORACLE else "-"}
+    for i, name in enumerate(ESTIMATORS)
+}
+#: An estimator further than this from the best of its panel is left out, and named below it.
+OFF_SCALE = 3.0
+
+
+def draw_sweeps(rows: Rows, scenario: str, path: Path) -> None:
+    """RMSE with standard errors over K (at the largest n_min) and over n_min (at the largest K)."""
+    lines = [line for line in summarise(rows) if line.cell.scenario == scenario and line.replicates]
+    if not lines:
+        raise InvalidOption(f"no results of scenario {scenario!r} to draw; run them first")
+    n_min, clients = max(line.cell.n_min for line in lines), max(line.cell.clients for line in lines)
+    over_clients = [line for line in lines if line.cell.n_min == n_min]
+    over_rows = [line for line in lines if line.cell.clients == clients]
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
+    _panel(axes[0], over_clients, "clients", f"clients K (n_min = {n_min})")
+    _panel(axes[1], over_rows, "n_min", f"smallest sample size n_min (K = {clients})")
+    handles = {}
+    for axis in axes:
+        handles.update(dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True)))
+    axes[0].set_ylabel("RMSE")
+    shown = [name for name in ESTIMATORS if name in handles]
+    figure.suptitle(f"{scenario}: mean over replicates, bars of one standard error")
+    figure.legend([handles[name] for name in shown], shown, loc="center right", fontsize=9)
+    save(figure, path, right=0.87)
+
+
+def _panel(axis: Any, lines: Sequence[Summary], along: str, label: str) -> None:
+    best = min(line.rmse for line in lines if line.estimator != ORACLE or len(lines) == 1)
+    off = []
+    for name in ESTIMATORS:
+        own = sorted(
+            (getattr(line.cell, along), line.rmse, line.error) for line in lines if line.estimator == name
+        )
+        if not own:
+            continue
+        x, y, error = np.array(own).T
+        if y.min() > OFF_SCALE * best:
+            off.append(f"{name} ({y.min():.2g} to {y.max():.2g})")
+            continue
+        axis.errorbar(x, y, np.nan_to_num(error), label=name, capsize=3, markersize=5, **STYLE[name])
+    ticks = sorted({getattr(line.cell, along) for line in lines})
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    # One method that falls apart must not flatten all others.
+    ceiling = OFF_SCALE * max(_smallest_by(lines, along).values())
+    axis.set_ylim(0, min(axis.get_ylim()[1], ceiling))
+    axis.set_xlabel(label + (f"\noff the scale: {', '.join(off)}" if off else ""))
+    axis.grid(alpha=0.3)
+
+
+def _smallest_by(lines: Sequence[Summary], along: str) -> dict[int, float]:
+    """The smallest RMSE at each place of a panel."""
+    smallest: dict[int, float] = {}
+    for line in lines:
+        place = getattr(line.cell, along)
+        smallest[place] = min(line.rmse, smallest.get(place, np.inf))
+    return smallest
+
+
+def draw_prior(path: Path, prior: FiveCurves | None = None) -> None:
+    """The five curves in space, with 400 clients drawn from them."""
+    prior = FiveCurves() if prior is None else prior
+    plt = pyplot()
+    figure = plt.figure(figsize=(7, 6))
+    axis = figure.add_subplot(projection="3d")
+    t = np.linspace(-np.pi / 2, np.pi / 2, 400)
+    for index, name in enumerate(CURVES):
+        axis.plot(*prior.curve(index, t).T, color=f"C{index}", label=f"{name} ({prior.weights[index]:g})")
+    axis.scatter(*prior.sample(400, np.random.default_rng(0)).T, s=6, color="0.3", alpha=0.5)
+    axis.set(xlabel="theta 1", ylabel="theta 2", zlabel="theta 3", title="Prior: curves and their weights")
+    axis.set_box_aspect((1, 1, 1))
+    axis.legend(fontsize=8, loc="upper left")
+    save(figure, path)
+
+
+def pyplot() -> Any:
+    """matplotlib's pyplot, drawing to files."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise InvalidOption("figures need matplotlib: pip install 'vaneb[plots]'") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save(figure: Any, path: Path, right: float = 1.0) -> None:
+    """Write ``figure`` to ``path`` in the format of its suffix, in one step."""
+    from vaneb.files import replacing
+
+    figure.tight_layout(rect=(0, 0, right, 1))
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=150)
+    pyplot().close(figure)

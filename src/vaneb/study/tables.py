@@ -1,0 +1,178 @@
+"""Replicates summarised: mean RMSE and its standard error by cell and estimator, as text, Markdown or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vaneb.errors import InvalidOption
+from vaneb.study.estimators import ESTIMATORS
+from vaneb.study.sweep import Cell
+
+Rows = Sequence[dict[str, str]]
+ORACLE = "oracle"
+HEADER = (
+    *("scenario", "K", "n_min", "estimator", "replicates", "failed"),
+    *("RMSE", "s.e.", "to oracle", "coverage", "CPU s", "best"),
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """An estimator in a cell.
+
+    Parameters
+    ----------
+    replicates, failed : replicates with an RMSE, and those that ended without one.
+    rmse, error : mean over replicates, and its standard error (NaN from a single one).
+    ratio : mean RMSE over the oracle's mean RMSE on the same replicates; NaN where it was not run.
+    coverage : mean coverage of the 90% intervals; NaN for methods without.
+    seconds : median of the CPU seconds.
+    best : the smallest mean RMSE of the cell but for the oracle's.
+    """
+
+    cell: Cell
+    estimator: str
+    replicates: int
+    failed: int
+    rmse: float
+    error: float
+    ratio: float
+    coverage: float
+    seconds: float
+    best: bool = False
+
+
+def by_replicate(rows: Rows, cell: Cell, estimator: str) -> dict[int, float]:
+    """RMSE of an estimator in a cell, by replicate; failures left out."""
+    key = (cell.scenario, str(cell.clients), str(cell.n_min), estimator)
+    return {
+        int(row["replicate"]): float(row["rmse"])
+        for row in rows
+        if row["rmse"] and (row["scenario"], row["clients"], row["n_min"], row["estimator"]) == key
+    }
+
+
+def cells_of(rows: Rows) -> list[Cell]:
+    """The cells that have rows, in order."""
+    return sorted({Cell(row["scenario"], int(row["clients"]), int(row["n_min"])) for row in rows})
+
+
+def summarise(rows: Rows) -> list[Summary]:
+    """A line for each cell and estimator that has rows, in the order of cells and of ``ESTIMATORS``."""
+    groups: dict[tuple[Cell, str], list[dict[str, str]]] = {}
+    for row in rows:
+        cell = Cell(row["scenario"], int(row["clients"]), int(row["n_min"]))
+        groups.setdefault((cell, row["estimator"]), []).append(row)
+    out = []
+    for cell in cells_of(rows):
+        oracle = by_replicate(rows, cell, ORACLE)
+        lines = [
+            _summary(cell, name, groups[cell, name], oracle) for name in ESTIMATORS if (cell, name) in groups
+        ]
+        rivals = [line.rmse for line in lines if line.estimator != ORACLE and line.replicates]
+        smallest = min(rivals, default=float("nan"))
+        out += [
+            Summary(**{**vars(line), "best": line.estimator != ORACLE and line.rmse == smallest})
+            for line in lines
+        ]
+    return out
+
+
+def _summary(cell: Cell, name: str, rows: Rows, oracle: dict[int, float]) -> Summary:
+    values = by_replicate(rows, cell, name)
+    both = values.keys() & oracle.keys()
+    reference = _mean([oracle[i] for i in both])
+    spread = float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else float("nan")
+    return Summary(
+        cell,
+        name,
+        len(values),
+        len(rows) - len(values),
+        _mean(list(values.values())),
+        spread / np.sqrt(max(len(values), 1)),
+        _mean([values[i] for i in both]) / reference,
+        _mean([float(row["coverage"]) for row in rows if row["coverage"]]),
+        float(np.median([float(row["cpu_seconds"]) for row in rows])),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")
+
+
+def lead(rows: Rows, cell: Cell, first: str, second: str) -> tuple[float, float, int]:
+    """Mean of RMSE(first) - RMSE(second) over replicates that have both, its standard error, their number."""
+    a, b = by_replicate(rows, cell, first), by_replicate(rows, cell, second)
+    difference = np.array([a[i] - b[i] for i in sorted(a.keys() & b.keys())])
+    if not len(difference):
+        return float("nan"), float("nan"), 0
+    error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
+    return float(difference.mean()), float(error), len(difference)
+
+
+def _cells_of_line(line: Summary, mark: str = "*") -> list[str]:
+    def number(value: float, form: str) -> str:
+        return "" if np.isnan(value) else format(value, form)
+
+    return [
+        *map(str, line.cell),
+        line.estimator,
+        str(line.replicates),
+        str(line.failed),
+        number(line.rmse, ".4f"),
+        number(line.error, ".4f"),
+        number(line.ratio, ".3f"),
+        number(line.coverage, ".3f"),
+        number(line.seconds, ".2f"),
+        mark if line.best else "",
+    ]
+
+
+def as_text(summaries: Sequence[Summary]) -> str:
+    """A table for the terminal."""
+    lines = [list(HEADER), *map(_cells_of_line, summaries)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    left = {0, 3, len(HEADER) - 1}
+    laid = [
+        "  ".join(
+            v.ljust(w) if i in left else v.rjust(w) for i, (v, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    return "\n".join(line.rstrip() for line in laid)
+
+
+def as_markdown(summaries: Sequence[Summary]) -> str:
+    """One table per cell size: estimators down, the best but the oracle in bold."""
+    rule = "|" + "|".join("---" if i in (0, 3, len(HEADER) - 1) else "---:" for i in range(len(HEADER))) + "|"
+    lines = ["| " + " | ".join(HEADER) + " |", rule]
+    for line in summaries:
+        values = _cells_of_line(line, "best")
+        if line.best:
+            values = [f"**{v}**" if i in (3, 6) else v for i, v in enumerate(values)]
+        lines.append("| " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def as_csv(summaries: Sequence[Summary]) -> str:
+    """The same as CSV."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADER)
+    writer.writerows(map(_cells_of_line, summaries))
+    return text.getvalue()
+
+
+FORMS = {"text": as_text, "markdown": as_markdown, "csv": as_csv}
+
+
+def as_table(rows: Rows, form: str = "text") -> str:
+    """``rows`` summarised, as "text", "markdown" or "csv"."""
+    if form not in FORMS:
+        raise InvalidOption(f"form must be one of {', '.join(FORMS)}, not {form!r}")
+    return FORMS[form](summarise(rows))

@@ -20,7 +20,7 @@ from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
-from vaneb.npmle.gaussian_prior import gaussian_prior
+from vaneb.npmle.gaussian_prior import gaussian_prior, with_lone_clients
 from vaneb.npmle.pseudo_em import algorithm_1
 from vaneb.npmle.smooth import SmoothChoice, choose_spread
 from vaneb.posterior import Posterior, posterior
@@ -135,7 +135,7 @@ class VANEB(Estimator):
             smoothed = likelihood.smoothed(single.spread)
             certificate = certify(smoothed, single.atoms, single.weights, rng, tol=self.tol)
             value = float(log_mixture(smoothed, single.atoms, single.weights).mean())
-            step = Step(value, 1, certificate.gap)
+            step = Step(value, len(single.weights), certificate.gap)
             fit = Fit(single.atoms, single.weights, certificate, (step,), value)
             spread = single.spread
         else:
@@ -184,7 +184,8 @@ class VANEB(Estimator):
         diagonal = diagonal_spread(likelihood)
         self.smooth_ = choose_spread(likelihood, diagonal=diagonal, rng=rng, progress=progress)
         if self.smooth_.single:
-            return self.smooth_.spread, gaussian_prior(likelihood, diagonal=diagonal, polish=True)
+            single = gaussian_prior(likelihood, diagonal=diagonal, polish=True)
+            return self.smooth_.spread, with_lone_clients(single, likelihood)
         return self.smooth_.spread, None
 
     def _solve(self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None) -> Fit:

@@ -32,6 +32,26 @@ def rank_of(precision: Array) -> NDArray[np.intp]:
     return _informative(np.asarray(eigenvalues, dtype=np.float64)).sum(axis=1)
 
 
+def has_full_rank(precision: Array) -> bool:
+    """Does every client know something of every direction?"""
+    if precision.ndim == 2:
+        return bool((precision > 0).all())
+    return _cholesky(unit_diagonal(precision)[0]) is not None
+
+
+def unknown_part(precision: Array, vectors: Array) -> Array:
+    """The part of each client's vector (K, d) that lies in directions of which the client knows nothing.
+
+    S^{-1} V V' S times the vector, V the eigenvectors of U with eigenvalue zero.
+    """
+    if precision.ndim == 2:
+        return np.where(precision > 0, 0.0, vectors)
+    unit, scale = unit_diagonal(precision)
+    eigenvalues, basis = np.linalg.eigh(unit)
+    null = np.where(_informative(eigenvalues)[:, None, :], 0.0, basis)
+    return np.einsum("kij,kj->ki", null, np.einsum("kij,ki->kj", null, scale * vectors)) / scale
+
+
 def log_pseudo_determinant(precision: Array) -> tuple[Array, NDArray[np.intp]]:
     """Log-determinant on the range, and the rank, (K,) each."""
     if precision.ndim == 2:

@@ -211,7 +211,7 @@ class ConstantGaussian:
         return part
 
     def smoothed(self, spread: Array | None) -> Self:
-        return replace(self, spread=spread)
+        return replace(self, spread=None if spread is None or not spread.any() else spread)
 
     def peak(self) -> Array:
         return self.constant

@@ -8,19 +8,30 @@ EM on (mu, Gamma) under the smoothed likelihood: with m_k, V_k client k's poster
 
 accelerated by squared extrapolation (SQUAREM): EM alone needs thousands of steps when the clients know
 little.  Every accepted extrapolation raises the likelihood.
+
+A Gaussian has no room for a client that is nothing like the others: one of them would own it.  Clients that
+the fitted Gaussian leaves alone (``ALONE``) have no part in the fit.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import sum_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
 from vaneb.npmle.support import completed_estimates
 from vaneb.prior import Prior
+
+#: A client whose log-density is this far below its own peak, ten standard deviations away, is alone.
+ALONE = -50.0
+#: Times that the clients who are alone are looked for again after a fit without them.
+LOOKS = 4
 
 
 def gaussian_prior(
@@ -39,12 +50,52 @@ def gaussian_prior(
     tol : stop when two steps gain less than this in average log-likelihood.
     polish : climb the likelihood itself from where EM ended; see ``_polished``.
     """
-    mean, spread = _robust_start(likelihood, diagonal)
+    mean, spread = _robust_start(likelihood)
+    coordinates = _Coordinates(mean, np.sqrt(np.diagonal(spread)), diagonal)
+    alone = are_alone(likelihood, mean, spread)
+    for _ in range(LOOKS):
+        others = likelihood.take(np.flatnonzero(~alone)) if alone.any() else likelihood
+        mean, spread = _by_em(others, mean, spread, coordinates, tol, max_steps)
+        before, alone = alone, are_alone(likelihood, mean, spread)
+        if (alone == before).all():
+            break
+    if polish and not isinstance(likelihood, ConstantGaussian) and not diagonal and len(mean) <= 4:
+        mean, spread = _polished(others, mean, spread, coordinates)
+    return Prior(mean[None], np.ones(1), spread)
+
+
+def are_alone(likelihood: Likelihood, mean: Array, spread: Array) -> NDArray[np.bool_]:
+    """Clients that N(mean, spread) does not explain, (K,); nobody, if that is every second one."""
+    smoothed = likelihood.smoothed(spread)
+    alone = log_mixture(smoothed, mean[None], np.ones(1)) < smoothed.peak() + ALONE
+    return alone if 2 * alone.sum() < len(alone) else np.zeros_like(alone)
+
+
+def with_lone_clients(prior: Prior, likelihood: Likelihood) -> Prior:
+    """One Gaussian, and a component with a client's weight for each of the clients that it leaves alone."""
+    assert prior.spread is not None
+    alone = are_alone(likelihood, prior.atoms[0], prior.spread)
+    if not alone.any():
+        return prior
+    share = alone.sum() / len(alone)
+    own = completed_estimates(likelihood)[alone]
+    weights = np.concatenate([prior.weights * (1 - share), np.full(len(own), 1 / len(alone))])
+    return Prior(np.concatenate([prior.atoms, own]), weights, prior.spread, prior.names)
+
+
+def _by_em(
+    likelihood: Likelihood,
+    mean: Array,
+    spread: Array,
+    coordinates: _Coordinates,
+    tol: float,
+    max_steps: int,
+) -> tuple[Array, Array]:
     value = _value(likelihood, mean, spread)
     for _ in range(max_steps):
-        first = _em(likelihood, mean, spread, diagonal)
-        second = _em(likelihood, *first, diagonal)
-        jumped = _extrapolated((mean, spread), first, second, diagonal)
+        first = _em(likelihood, mean, spread, coordinates.diagonal)
+        second = _em(likelihood, *first, coordinates.diagonal)
+        jumped = _extrapolated(coordinates, (mean, spread), first, second)
         new_value = -np.inf if jumped is None else _value(likelihood, *jumped)
         new = jumped
         plain = _value(likelihood, *second)
@@ -54,33 +105,33 @@ def gaussian_prior(
         mean, spread = new
         if gain <= tol:
             break
-    if polish and not isinstance(likelihood, ConstantGaussian) and not diagonal and len(mean) <= 4:
-        mean, spread = _polished(likelihood, mean, spread)
-    return Prior(mean[None], np.ones(1), spread)
+    return mean, spread
 
 
-def _polished(likelihood: Likelihood, mean: Array, spread: Array) -> tuple[Array, Array]:
+def _polished(
+    likelihood: Likelihood, mean: Array, spread: Array, coordinates: _Coordinates
+) -> tuple[Array, Array]:
     """Climb the likelihood itself from where EM ended.
 
-    Where posterior moments are approximate (Laplace) or covariances depend on the mean, EM's fixed point is near
-    the maximum, not at it.
+    Where posterior moments are approximate (Laplace) or covariances depend on the mean, EM's fixed point is
+    near the maximum, not at it.
     """
-    start = _coordinates(mean, spread, False)
+    start = coordinates.of(mean, spread)
     if start is None:
         return mean, spread
 
-    def loss(coordinates: Array) -> float:
-        if np.abs(coordinates - start).max() > 5:
+    def loss(point: Array) -> float:
+        if np.abs(point - start).max() > 5:
             return np.inf
-        return -_value(likelihood, *_from_coordinates(coordinates, len(mean), False))
+        return -_value(likelihood, *coordinates.back(point))
 
     found = minimize(loss, start, method="BFGS", options={"maxiter": 15, "gtol": 1e-6})
     if not (np.isfinite(found.fun) and found.fun < loss(start)):
         return mean, spread
-    return _from_coordinates(found.x, len(mean), False)
+    return coordinates.back(found.x)
 
 
-def _robust_start(likelihood: Likelihood, diagonal: bool) -> tuple[Array, Array]:
+def _robust_start(likelihood: Likelihood) -> tuple[Array, Array]:
     """Median, and the squared interquartile ranges of the estimates: too wide, never absurd."""
     points = completed_estimates(likelihood)
     low, middle, high = np.percentile(points, [25, 50, 75], axis=0)
@@ -101,7 +152,7 @@ def _em(likelihood: Likelihood, mean: Array, spread: Array, diagonal: bool) -> t
         moved = within.mean[:, 0] - mean
         return moved.sum(axis=0), moved.T @ moved, within.covariance[:, 0].sum(axis=0)
 
-    total, square, own = map(sum, zip(*map_blocks(block, likelihood.n_clients), strict=True))
+    total, square, own = sum_blocks(block, likelihood.n_clients)
     shift = total / likelihood.n_clients
     second = (square + own) / likelihood.n_clients - np.outer(shift, shift)
     if diagonal:
@@ -109,33 +160,50 @@ def _em(likelihood: Likelihood, mean: Array, spread: Array, diagonal: bool) -> t
     return mean + shift, (second + second.T) / 2
 
 
-def _coordinates(mean: Array, spread: Array, diagonal: bool) -> Array | None:
-    """(mu, log-Cholesky of Gamma): coordinates without constraints."""
-    if diagonal:
-        variances = np.diagonal(spread)
-        return np.concatenate([mean, np.log(variances)]) if (variances > 0).all() else None
-    try:
-        factor = np.linalg.cholesky(spread)
-    except np.linalg.LinAlgError:
-        return None
-    lower = np.tril_indices(len(mean), -1)
-    return np.concatenate([mean, np.log(np.diagonal(factor)), factor[lower]])
+class _Coordinates(NamedTuple):
+    """(mu, log-Cholesky of Gamma): coordinates without constraints, in units of the first guess.
 
+    Steps of EM are compared in them, so that the units of theta must not matter.
+    """
 
-def _from_coordinates(coordinates: Array, d: int, diagonal: bool) -> tuple[Array, Array]:
-    mean = coordinates[:d]
-    if diagonal:
-        return mean, np.diag(np.exp(coordinates[d:]))
-    factor = np.diag(np.exp(coordinates[d : 2 * d]))
-    factor[np.tril_indices(d, -1)] = coordinates[2 * d :]
-    return mean, factor @ factor.T
+    centre: Array
+    scale: Array
+    diagonal: bool
+
+    def of(self, mean: Array, spread: Array) -> Array | None:
+        """The coordinates of (mu, Gamma); ``None`` where Gamma is singular."""
+        position = (mean - self.centre) / self.scale
+        unit = spread / self.scale[:, None] / self.scale
+        if self.diagonal:
+            variances = np.diagonal(unit)
+            return np.concatenate([position, np.log(variances)]) if (variances > 0).all() else None
+        try:
+            factor = np.linalg.cholesky(unit)
+        except np.linalg.LinAlgError:
+            return None
+        lower = np.tril_indices(len(mean), -1)
+        return np.concatenate([position, np.log(np.diagonal(factor)), factor[lower]])
+
+    def back(self, point: Array) -> tuple[Array, Array]:
+        """(mu, Gamma) from coordinates."""
+        d = len(self.centre)
+        mean = self.centre + self.scale * point[:d]
+        if self.diagonal:
+            return mean, np.diag(self.scale**2 * np.exp(point[d:]))
+        factor = np.diag(np.exp(point[d : 2 * d]))
+        factor[np.tril_indices(d, -1)] = point[2 * d :]
+        factor = self.scale[:, None] * factor
+        return mean, factor @ factor.T
 
 
 def _extrapolated(
-    start: tuple[Array, Array], first: tuple[Array, Array], second: tuple[Array, Array], diagonal: bool
+    coordinates: _Coordinates,
+    start: tuple[Array, Array],
+    first: tuple[Array, Array],
+    second: tuple[Array, Array],
 ) -> tuple[Array, Array] | None:
     """SQUAREM: x0 - 2 s r + s^2 v, r = x1 - x0, v = x2 - 2 x1 + x0, s = -|r| / |v|, at most 64-fold."""
-    x0, x1, x2 = (_coordinates(*pair, diagonal) for pair in (start, first, second))
+    x0, x1, x2 = (coordinates.of(*pair) for pair in (start, first, second))
     if x0 is None or x1 is None or x2 is None:
         return None
     step = x1 - x0
@@ -145,6 +213,6 @@ def _extrapolated(
         return None
     length = -min(max(float(np.linalg.norm(step)) / size, 1.0), 64.0)
     jumped = x0 - 2 * length * step + length**2 * bend
-    if not np.isfinite(jumped).all() or np.abs(jumped).max() > 700:
+    if not np.isfinite(jumped).all() or np.abs(jumped).max() > 300:
         return None
-    return _from_coordinates(jumped, len(start[0]), diagonal)
+    return coordinates.back(jumped)

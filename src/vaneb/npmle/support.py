@@ -6,43 +6,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.semidefinite import has_full_rank, solve_ridged, unknown_part
 
-#: Weight, relative to the average client, of the pull towards the pooled estimate in ``completed_estimates``.
-PULL = 1e-3
-
-
-def pooled_estimate(estimates: Array, precision: Array) -> Array:
-    """(sum P_k)^{-1} sum P_k theta_hat_k, (d,), for precisions (K, d) or (K, d, d)."""
-    if precision.ndim == 2:
-        total = precision.sum(0)
-        weighted = (precision * estimates).sum(0)
-        return np.where(total > 0, weighted / np.where(total > 0, total, 1.0), np.median(estimates, axis=0))
-    total = precision.sum(0)
-    weighted = np.einsum("kij,kj->i", precision, estimates)
-    return np.linalg.lstsq(total, weighted, rcond=1e-12)[0]
+#: Clients, at most, that the pooled estimate is taken from.
+POOLED = 10_000
 
 
 def completed_estimates(likelihood: Likelihood) -> Array:
-    """Each client's estimate, completed where the client knows nothing by the pooled one, (K, d).
-
-        (P_k + e Pbar)^{-1} (P_k theta_hat_k + e Pbar pooled),   e = PULL, Pbar the median diagonal.
-
-    The median, not the mean, so that one client with absurd precision does not pull the others.
-    """
+    """Each client's estimate, (K, d), with the pooled one in directions that the client knows nothing of."""
     estimates, precision = likelihood.local_estimates(), likelihood.local_precision()
+    if has_full_rank(precision):
+        return estimates
+    some = np.unique(np.linspace(0, len(estimates) - 1, POOLED).astype(np.intp))
+    return estimates + unknown_part(precision, pooled_estimate(estimates[some], precision[some]) - estimates)
+
+
+def pooled_estimate(estimates: Array, precision: Array, rounds: int = 100) -> Array:
+    """The point c, (d,), that minimises sum_k sqrt(1 + e_k' P_k e_k), e_k = theta_hat_k - c.
+
+    A median of what clients know, for precisions (K, d) or (K, d, d).  P_k is capped at the typical
+    precision, so that neither a client far away nor one with absurd precision pulls harder than others.
+    Found by repeating c <- (sum w_k P_k)^{-1} sum w_k P_k theta_hat_k with w_k = 1 / sqrt(1 + e_k' P_k e_k).
+    """
     diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
-    typical = np.median(diagonal, axis=0)
-    typical = np.where(typical > 0, typical, diagonal.mean(axis=0))
-    typical = np.where(typical > 0, typical, 1.0)
-    # Pool with precisions capped at the typical one: no client owns the pooled estimate.
+    typical = np.array(
+        [np.median(column[column > 0]) if (column > 0).any() else 1.0 for column in diagonal.T]
+    )
     share = np.minimum(1.0, typical / np.maximum(diagonal, 1e-300)).min(axis=1)
-    centre = pooled_estimate(estimates, precision * share.reshape(-1, *[1] * (precision.ndim - 1)))
-    if precision.ndim == 2:
-        pull = PULL * typical
-        return (precision * estimates + pull * centre) / (precision + pull)
-    pull_matrix = np.diag(PULL * typical)
-    right = np.einsum("kij,kj->ki", precision, estimates) + pull_matrix @ centre
-    return np.linalg.solve(precision + pull_matrix, right[:, :, None])[:, :, 0]
+    precision = precision * share.reshape(-1, *[1] * (precision.ndim - 1))
+    centre, weight = np.zeros(estimates.shape[1]), np.ones(len(estimates))
+    for done in range(rounds):
+        away = estimates - centre
+        pull = precision * away if precision.ndim == 2 else np.einsum("kij,kj->ki", precision, away)
+        if done > 0:
+            weight = 1 / np.sqrt(1 + (pull * away).sum(axis=1))
+        total = np.tensordot(weight, precision, axes=1)
+        matrix = np.diag(total) if precision.ndim == 2 else total
+        step = solve_ridged(matrix[None], (weight @ pull)[None], 1e-12)[0]
+        centre = centre + step
+        if step @ matrix @ step <= 1e-12 * weight.sum():
+            break
+    return centre
 
 
 def covering_subset(points: Array, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
@@ -104,7 +108,7 @@ def merged(
         difference = atom - atoms[heads]
         owner[i] = ((difference[:, None, :] @ scale[heads])[:, 0, :] * difference).sum(axis=1).argmin()
     total: Array = np.bincount(owner, weights, len(heads))  # type: ignore[assignment]
-    mean = np.stack(
-        [np.bincount(owner, weights * atoms[:, i], len(heads)) for i in range(atoms.shape[1])], axis=1
-    )
-    return mean / total[:, None], total, heads
+    # As a distance from the head, so that an atom alone, or one far from zero, keeps all its digits.
+    away = weights[:, None] * (atoms - atoms[heads[owner]])
+    moved = np.stack([np.bincount(owner, column, len(heads)) for column in away.T], axis=1)
+    return atoms[heads] + moved / total[:, None], total, heads

@@ -232,7 +232,12 @@ def draw_theory(rows: Sequence[dict[str, str]], path: Path) -> None:
                 )
             axis.set(xscale="log", yscale="log", xlabel="clients K" if sweep == "K" else "sample size n")
             axis.set_title(f"{prior}: {'excess risk' if measure == 'excess' else 'squared Hellinger'}")
-            axis.grid(alpha=0.3, which="both")
+            axis.grid(alpha=0.3)
+            ticks = sorted(
+                {int(row["clients" if sweep == "K" else "n"]) for row in rows if row["sweep"] == sweep}
+            )
+            axis.set_xticks(ticks, [str(tick) for tick in ticks])
+            axis.xaxis.minorticks_off()
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(fontsize=8)
     save(figure, path)

@@ -1,0 +1,155 @@
+"""Write what ``results/*.csv`` say into README.md, beside the paper's statements.
+
+python benchmarks/study/render.py
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from vaneb.files import write_atomically
+from vaneb.study.estimators import ESTIMATORS
+from vaneb.study.figures import draw_sweeps
+from vaneb.study.rows import read_rows
+from vaneb.study.scenarios import SCENARIOS
+from vaneb.study.sweep import Cell, cells
+from vaneb.study.tables import Rows, Summary, as_markdown, lead, summarise
+from vaneb.study.theory_study import draw_theory, slopes, slopes_as_markdown
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+WANTED = 20
+#: Mean RMSE printed in the paper, of its VANEB and of NPEB.
+PAPER = {
+    Cell("poisson", 50, 40): (1.545, 1.673),
+    Cell("poisson", 3200, 40): (1.300, 1.363),
+    Cell("poisson", 3200, 10): (2.819, 3.8),
+}
+#: Goals for ``vaneb``: largest ratio to the oracle's RMSE.
+GOALS = {(3200, 40): 1.05, (3200, 10): 1.10, (3200, 5): 1.10}
+
+
+def main() -> None:
+    rows = read_rows(RESULTS / "replicates.csv")
+    lines = summarise(rows)
+    parts = [_what_is_there(lines), _paper(lines), _goal(rows, lines)]
+    for scenario in SCENARIOS:
+        own = [line for line in lines if line.cell.scenario == scenario]
+        if own:
+            draw_sweeps(rows, scenario, RESULTS / f"{scenario}.png")
+            parts.append(f"## {scenario}\n\n![{scenario}](results/{scenario}.png)\n\n{as_markdown(own)}")
+    theory = read_rows(RESULTS / "theory.csv")
+    if theory:
+        draw_theory(theory, RESULTS / "theory.png")
+        parts.append(f"## Rates\n\n![rates](results/theory.png)\n\n{slopes_as_markdown(slopes(theory))}")
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    head, tail = page.split(BEGIN)[0], page.split(END)[1]
+    body = "\n\n".join(parts)
+    write_atomically(HERE / "README.md", f"{head}{BEGIN}\n{body}\n{END}{tail}".encode())
+
+
+def _place(cell: Cell) -> str:
+    return f"{cell.scenario} K={cell.clients} n_min={cell.n_min}"
+
+
+def _what_is_there(lines: list[Summary]) -> str:
+    """Cells that are complete, that are not, and that have not been run."""
+    counts = {(line.cell, line.estimator): line.replicates + line.failed for line in lines}
+    full, some, none = [], [], []
+    for cell in cells(SCENARIOS, "both"):
+        done = {name: counts.get((cell, name), 0) for name in ESTIMATORS}
+        if min(done.values()) >= WANTED:
+            full.append(_place(cell))
+        elif max(done.values()) == 0:
+            none.append(_place(cell))
+        else:
+            short = ", ".join(f"{name} {count}" for name, count in done.items() if count < WANTED)
+            some.append(f"{_place(cell)} ({short})")
+    failed = [f"{_place(line.cell)} {line.estimator} ({line.failed})" for line in lines if line.failed]
+    return "\n".join(
+        [
+            "## What is there",
+            "",
+            f"- {len(full)} of {len(full) + len(some) + len(none)} cells have {WANTED} replicates or more "
+            f"of every estimator: {'; '.join(full) or 'none'}.",
+            f"- With fewer, replicates in parentheses: {'; '.join(some) or 'none'}.",
+            f"- Not run: {'; '.join(none) or 'none'}.",
+            f"- Failures, number of replicates in parentheses: {'; '.join(failed) or 'none'}.",
+        ]
+    )
+
+
+def _number(line: Summary | None) -> str:
+    if line is None or not line.replicates:
+        return "not run"
+    error = "" if math.isnan(line.error) else f" ({line.error:.3f})"
+    return f"{line.rmse:.3f}{error}"
+
+
+def _paper(lines: list[Summary]) -> str:
+    """The paper's numbers beside ours."""
+    by_name = {(line.cell, line.estimator): line for line in lines}
+    names = ("algorithm-1", "vaneb-reports", "vaneb", "npeb", "oracle")
+    out = [
+        "## The paper's numbers, and ours",
+        "",
+        "Mean RMSE, standard error in parentheses.",
+        "",
+        f"| cell | paper: VANEB | paper: NPEB | {' | '.join(names)} |",
+        "|---|---:|---:|" + "---:|" * len(names),
+    ]
+    for cell, (vaneb, npeb) in PAPER.items():
+        ours = " | ".join(_number(by_name.get((cell, name))) for name in names)
+        out.append(f"| {_place(cell)} | {vaneb:.3f} | {npeb:.3f} | {ours} |")
+    out += ["", "What it says of the sweeps, in the cells that have been run:", ""]
+    out += [
+        _count("VANEB (algorithm-1 here) is below NPEB", lines, ("quadratic", "poisson"), "algorithm-1"),
+        _count(
+            "the same in the logistic scenario, from K = 3200 on only", lines, ("logistic",), "algorithm-1"
+        ),
+        _count("and with the default, vaneb", lines, tuple(SCENARIOS), "vaneb"),
+    ]
+    return "\n".join(out)
+
+
+def _count(text: str, lines: list[Summary], scenarios: tuple[str, ...], name: str) -> str:
+    """In how many cells an estimator is below NPEB."""
+    rmse = {(line.cell, line.estimator): line.rmse for line in lines if line.replicates}
+    both = [c for c in {cell for cell, _ in rmse} if {(c, name), (c, "npeb")} <= rmse.keys()]
+    found = sorted(c for c in both if c.scenario in scenarios)
+    held = [c for c in found if rmse[c, name] < rmse[c, "npeb"]]
+    missed = "; ".join(_place(c) for c in found if c not in held)
+    return f"- {text}: {len(held)} of {len(found)} cells" + (f"; not in {missed}." if missed else ".")
+
+
+def _goal(rows: Rows, lines: list[Summary]) -> str:
+    """Is the default the best but the oracle, and near enough to it?"""
+    out = [
+        "## The default against the best rival, and the oracle",
+        "",
+        "Rivals: npeb, adamix, fedavg and local. The difference is the RMSE of vaneb minus that of the rival",
+        "with the smallest mean, on the same replicates; negative is better.",
+        "",
+        "| cell | vaneb | best rival | difference | s.e. | to oracle | goal |",
+        "|---|---:|---|---:|---:|---:|---:|",
+    ]
+    for cell in sorted({line.cell for line in lines}):
+        own = {line.estimator: line for line in lines if line.cell == cell and line.replicates}
+        rivals = [own[name] for name in ("npeb", "adamix", "fedavg", "local") if name in own]
+        if "vaneb" not in own or not rivals:
+            continue
+        rival = min(rivals, key=lambda line: line.rmse)
+        difference, error, _ = lead(rows, cell, "vaneb", rival.estimator)
+        goal = GOALS.get((cell.clients, cell.n_min))
+        out.append(
+            f"| {_place(cell)} | {_number(own['vaneb'])} | {rival.estimator} {rival.rmse:.3f} "
+            f"| {difference:+.4f} | {'' if math.isnan(error) else format(error, '.4f')} "
+            f"| {own['vaneb'].ratio:.3f} | {'' if goal is None else goal} |"
+        )
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ from vaneb.semidefinite import unit_diagonal
 RIDGE = 1e-10
 
 
-#: A curvature below this share of the information counts as flat; steps of the other kind grow up to LONGEST-fold.
+#: A curvature below this share of the information counts as flat; other steps grow up to LONGEST-fold.
 FLAT, LONGEST = 0.005, 64.0
 
 
@@ -111,7 +111,7 @@ def _normalised(sums: Ascent) -> Array:
 
 
 def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
-    """Newton's step where the Hessian is negative definite, else information^{-1} gradient; and where which."""
+    """Newton's step where the Hessian is negative definite, else information^{-1} gradient; and where."""
     assert sums.outer is not None
     unit, scale = unit_diagonal(_as_matrices(sums.information))
     unit = unit + RIDGE * np.eye(unit.shape[1])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.ascent import Maxima, client_log_weights, climb
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.npmle.starts import starting_points
+from vaneb.npmle.support import crossings
 
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
 LOOKED_AT = 400
@@ -18,6 +20,8 @@ MOST_CLIMBED = 200
 STEPS = 20
 #: Of D, so that its derivatives stay finite.
 LARGEST_LOG = 300.0
+#: Standard errors around the estimates that atoms may move with a variance function.
+REACH = 6.0
 #: Effort of the search that a certificate rests on.
 THOROUGH = 3.0
 
@@ -25,9 +29,10 @@ THOROUGH = 3.0
 def guarded(likelihood: Likelihood, log_density: Array) -> Array:
     """log f'_k = log max(f_k, p_k at its own estimate / K): no client asks for an atom of its own.
 
-    In more than FEW_DIMENSIONS a large share of clients would each get an atom that serves nobody else (K/4 of
-    2,000 clients of a five-point population in ten dimensions), and predict the worse for it.  With f' in place
-    of f a lone client adds no more than 1/K to D + 1 at its own estimate.  What is given up is known: for every prior H
+    In more than FEW_DIMENSIONS a large share of clients would each get an atom that serves nobody else (600 of
+    2,000 clients of a five-point population in ten dimensions), and predict the worse for it.  With f' in
+    place of f a lone client adds no more than 1 to D + 1, at its own estimate.  What is given up is known: for
+    every prior H
 
         l_K(H) - l_K(G)  <=  mean(log f'_k - log f_k) + max D',   D' = mean p_k / f'_k - 1,
 
@@ -36,6 +41,22 @@ def guarded(likelihood: Likelihood, log_density: Array) -> Array:
     if likelihood.dimension <= FEW_DIMENSIONS:
         return log_density
     return np.maximum(log_density, likelihood.peak() - np.log(likelihood.n_clients))
+
+
+def region(likelihood: Likelihood, candidates: Array) -> tuple[Array, Array] | None:
+    """Corners of the box that atoms may not leave; ``None`` where they may go everywhere.
+
+    With constant precisions D falls off in all directions that anybody knows of, so that no box is needed;
+    and a maximum may lie outside the box of the estimates, where elongated likelihoods cross.  A variance
+    function moves maxima by a few standard errors.  A likelihood that rises for ever (separated responses)
+    would send an atom to infinity, where nobody is informative: it is kept within the starting points.
+    """
+    if isinstance(likelihood, ConstantGaussian):
+        return None
+    margin: Array | float = 0.0
+    if likelihood.cheap:
+        margin = REACH / np.sqrt(likelihood.local_precision())
+    return (candidates - margin).min(axis=0), (candidates + margin).max(axis=0)
 
 
 def search(
@@ -53,22 +74,24 @@ def search(
     ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be.
     """
     peak = likelihood.peak()
+    log_density = guarded(likelihood, log_density)
     # A client that the prior does not explain at all has an infinite D; a huge one is enough to climb.
     log_weights = np.minimum(client_log_weights(log_density), LARGEST_LOG - peak)
     # Half of the points looked at are the clients that the prior explains worst, half are random.
     half = min(len(candidates), int(effort * LOOKED_AT) // 2)
     worst = np.argsort(log_density - peak, kind="stable")[:half]
-    chosen = candidates[np.union1d(worst, rng.choice(len(candidates), half, replace=False))]
-    value = likelihood.ascent(chosen, log_weights, curvature=False).value
-    # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
-    count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
-    # Atoms stay in the box of the clients' estimates.  With constant diagonal covariances every maximum lies
-    # in it; otherwise it keeps a client whose likelihood rises for ever (separated responses) from sending
-    # an atom to infinity, where nobody is informative.
-    box = candidates.min(axis=0), candidates.max(axis=0)
-    starts = np.concatenate([atoms, chosen[np.argsort(-value, kind="stable")[:count]]])
+    looked_at = [candidates[np.union1d(worst, rng.choice(len(candidates), half, replace=False))]]
+    if effort > 1:
+        looked_at.append(crossings(likelihood, worst, half, rng))
+    starts = [atoms]
+    for points in looked_at:
+        value = likelihood.ascent(points, log_weights, curvature=False).value
+        # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
+        count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
+        starts.append(points[np.argsort(-value, kind="stable")[:count]])
+    box = region(likelihood, candidates)
     steps, gain = int(effort * STEPS), 0.02 * tol / max(effort, 1.0) ** 2
-    return climb(likelihood, starts, log_weights, steps=steps, gain=gain, box=box)
+    return climb(likelihood, np.concatenate(starts), log_weights, steps=steps, gain=gain, box=box)
 
 
 def certify(

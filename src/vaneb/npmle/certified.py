@@ -3,14 +3,19 @@
 The NPMLE is a concave problem over measures.  Each round
 
 1. climbs the gap D(G, .) from all atoms and from the clients that the prior explains worst,
-2. adds the maxima that were found as new atoms,
-3. solves for the weights of old and new atoms together, which drops most of them.
+2. moves the atoms to the maxima that were climbed to from them, if that raises the likelihood, and adds the
+   other maxima as new atoms,
+3. solves for the weights of all of them together, which drops most.
 
-The old atoms are kept until the weights drop them, so the likelihood never falls; the maxima next to an
-atom are where it wants to move to.  When the largest D is below ``tol``, a wider search confirms it.
+When the largest D is below ``tol``, a wider search confirms it.
 
 For many clients the rounds first run on a random part of them: the support found there is almost right,
 and only the last rounds need everyone.
+
+In more than a few dimensions the NPMLE would give every client that stands apart an atom of its own,
+thousands of them.  There lone clients get none (``certificate.guarded``), and the first atoms are gathered by
+EM.  The number of atoms is limited by what the matrix of likelihoods may take; where the limit binds, the
+certificate says what was not reached.
 """
 
 from __future__ import annotations
@@ -20,17 +25,23 @@ import numpy as np
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle import certificate as cert
 from vaneb.npmle.ascent import Maxima, client_log_weights
-from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
-from vaneb.npmle.starts import starting_points
-from vaneb.npmle.support import covering_subset, distinct, merged
-from vaneb.npmle.weights import npmle_weights, scaled_likelihood
+from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
+from vaneb.npmle.pseudo_em import pseudo_em
+from vaneb.npmle.starts import first_atoms, starting_points
+from vaneb.npmle.support import distinct, merged
+from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 
 #: Clients that the first rounds look at, where there are more.
 FIRST_LOOK = 20_000
-#: Atoms that the first weights are solved over.
-FIRST_ATOMS = 400
-#: Where a pair of client and atom takes long: how widely to look, and for how many rounds at most.
-EFFORT_IF_SLOW, ROUNDS_IF_SLOW = 0.3, 3
+#: Atoms that the first weights are solved over, in few dimensions and in many.
+FIRST_ATOMS = (400, 60)
+#: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
+#: upper one in few dimensions and in many.
+MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 1.5e8, 150, (1_000, 300)
+#: EM steps that bring the first atoms together in many dimensions, where an estimate is far from all others.
+GATHERING_STEPS = 30
+#: Where a pair of client and atom takes long: how widely to look, and rounds at most, discrete and smoothed.
+EFFORT_IF_SLOW, ROUNDS_IF_SLOW = 0.3, (3, 1)
 #: Two maxima, or two atoms at the end, closer than this many local standard errors are one.
 SAME = 0.02
 
@@ -57,56 +68,85 @@ def certified(
     rng = np.random.default_rng(0) if rng is None else rng
     n_clients = likelihood.n_clients
     if not likelihood.cheap:
-        effort, max_rounds = effort * EFFORT_IF_SLOW, min(max_rounds, ROUNDS_IF_SLOW)
+        effort *= EFFORT_IF_SLOW
+        max_rounds = min(max_rounds, ROUNDS_IF_SLOW[likelihood.spread is not None])
     trace: list[Step] = []
     if n_clients > 2 * FIRST_LOOK:
         part = likelihood.take(np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False)))
-        first = certified(
-            part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start, effort=effort
-        )
-        start, trace = (first.atoms, first.weights), list(first.trace)
+        fit = certified(part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start)
+        start, trace = (fit.atoms, fit.weights), list(fit.trace)
+    upper = MOST_ATOMS[likelihood.dimension > cert.FEW_DIMENSIONS]
+    most_atoms = int(np.clip(MOST_ENTRIES / n_clients, FEWEST_ATOMS, upper))
     candidates = starting_points(likelihood)
-    if start is None:
-        atoms = candidates[covering_subset(candidates, FIRST_ATOMS, rng)]
-        weights = np.full(len(atoms), 1 / len(atoms))
-        atoms, weights, density = _solved(likelihood, atoms, None, max(tol, 1e-2))
-    else:
-        atoms, weights, density = _solved(likelihood, *start, max(tol, 1e-2))
-
-    best: Certificate | None = None
+    first = _first(likelihood, candidates, rng) if start is None else start
+    atoms, weights, density = _solved(likelihood, *first, max(tol, 1e-2))
     for done in range(max_rounds):
         maxima = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort)
-        found = cert.certificate_of(maxima, tol)
-        if found.reached:
+        if maxima.gap.max() <= tol:
             wide = cert.search(
                 likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
             )
-            if wide.gap.max() > maxima.gap.max():
-                maxima, found = wide, cert.certificate_of(wide, tol)
-        trace.append(Step(float(density.mean()), len(atoms), found.gap))
-        best = found
+            maxima = max(maxima, wide, key=lambda found: float(found.gap.max()))
+        certificate = cert.certificate_of(likelihood, density, maxima, tol)
+        trace.append(Step(float(density.mean()), len(atoms), certificate.gap))
         if progress is not None:
             progress("fitting the prior", done + 1, max_rounds)
-        if found.reached:
+        if certificate.reached or done == max_rounds - 1 or _stalled(trace, most_atoms, tol):
             break
-        moved = _moved(likelihood, weights, maxima, float(density.mean()))
-        # The maxima that matter, best first, and apart from each other; from the atoms too, if those are at
-        # their maxima.  Otherwise old atom and new maximum stand side by side, for the weights to decide.
-        useful = np.argsort(-maxima.gap, kind="stable")[: int((maxima.gap > 0.01 * tol).sum())]
-        if moved is None:
-            new = maxima.points[distinct(maxima.points, maxima.scale, useful, SAME)]
-        else:
-            atoms, weights, scale = moved
-            points = np.concatenate([atoms, maxima.points[useful]])
-            scale = np.concatenate([scale, maxima.scale[useful]])
-            kept = distinct(points, scale, np.arange(len(points)), SAME, always=len(atoms))
-            new = points[kept[len(atoms) :]]
-        start_weights = np.concatenate([weights, np.zeros(len(new))])
-        accuracy = max(0.1 * tol, min(1e-2, 0.05 * found.gap))
-        atoms, weights, density = _solved(likelihood, np.concatenate([atoms, new]), start_weights, accuracy)
-    assert best is not None
-    fit = Fit(atoms, weights, best, tuple(trace), float(density.mean()))
+        candidate_atoms, candidate_weights = _next_atoms(
+            likelihood, atoms, weights, maxima, float(density.mean()), tol, most_atoms
+        )
+        accuracy = max(0.1 * tol, min(1e-2, 0.05 * certificate.gap))
+        atoms, weights, density = _solved(likelihood, candidate_atoms, candidate_weights, accuracy)
+    fit = Fit(atoms, weights, certificate, tuple(trace), float(density.mean()))
     return _tidied(likelihood, fit, candidates, rng, effort)
+
+
+def _first(likelihood: Likelihood, candidates: Array, rng: np.random.Generator) -> tuple[Array, Array | None]:
+    """First atoms, and weights to start from if there are any."""
+    many = likelihood.dimension > cert.FEW_DIMENSIONS
+    atoms = first_atoms(likelihood, candidates, FIRST_ATOMS[many], rng)
+    if not (many and likelihood.cheap):
+        return atoms, None
+    atoms, weights, _ = pseudo_em(likelihood, atoms, np.full(len(atoms), 1 / len(atoms)), GATHERING_STEPS)
+    return atoms, weights
+
+
+def _stalled(trace: list[Step], most_atoms: int, tol: float) -> bool:
+    """Has the limit of atoms been reached, and the likelihood stopped rising?"""
+    return (
+        len(trace) > 2
+        and trace[-1].atoms > 0.9 * most_atoms
+        and trace[-1].log_likelihood - trace[-3].log_likelihood < tol
+    )
+
+
+def _next_atoms(
+    likelihood: Likelihood,
+    atoms: Array,
+    weights: Array,
+    maxima: Maxima,
+    value: float,
+    tol: float,
+    most_atoms: int,
+) -> tuple[Array, Array]:
+    """Old atoms, moved where that helps, with new ones at the maxima that matter, best first.
+
+    Maxima are kept apart from each other; from the atoms too, if those are at their maxima.  Otherwise old
+    atom and new maximum stand side by side, for the weights to decide.
+    """
+    moved = _moved(likelihood, weights, maxima, value)
+    useful = np.argsort(-maxima.gap, kind="stable")[: int((maxima.gap > 0.01 * tol).sum())]
+    if moved is None:
+        new = maxima.points[distinct(maxima.points, maxima.scale, useful, SAME)]
+    else:
+        atoms, weights, scale = moved
+        points = np.concatenate([atoms, maxima.points[useful]])
+        scale = np.concatenate([scale, maxima.scale[useful]])
+        kept = distinct(points, scale, np.arange(len(points)), SAME, always=len(atoms))
+        new = points[kept[len(atoms) :]]
+    new = new[: max(0, most_atoms - len(atoms))]
+    return np.concatenate([atoms, new]), np.concatenate([weights, np.zeros(len(new))])
 
 
 def _moved(
@@ -124,11 +164,10 @@ def _solved(
     likelihood: Likelihood, atoms: Array, start: Array | None, tol: float
 ) -> tuple[Array, Array, Array]:
     """Atoms with positive weight, their weights, and log f_k."""
-    matrix, top = scaled_likelihood(likelihood.log_likelihood(atoms))
+    matrix, top = likelihood_matrix(likelihood, atoms)
     weights = npmle_weights(matrix, tol=tol, start=start).weights
     keep = weights > 0
-    density = np.log(matrix[:, keep] @ weights[keep]) + top
-    return atoms[keep], weights[keep], density
+    return atoms[keep], weights[keep], np.log(mixture(matrix, weights)) + top
 
 
 def _tidied(
@@ -142,7 +181,7 @@ def _tidied(
     tol = fit.certificate.tolerance
     atoms, weights, density = _solved(likelihood, atoms, weights, 0.1 * tol)
     maxima = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH)
-    certificate = cert.certificate_of(maxima, tol)
+    certificate = cert.certificate_of(likelihood, density, maxima, tol)
     if certificate.gap > max(fit.certificate.gap, tol):
         return fit
     step = Step(float(density.mean()), len(atoms), certificate.gap)

@@ -39,6 +39,8 @@ class Certificate:
         bound over the whole space was computed.
     tolerance : what was asked for.
     starts : points that were climbed from.
+    alone : average log-likelihood given up by not giving an atom to clients that would have it to themselves;
+        zero in few dimensions, where they get one.  See ``vaneb.npmle.certificate.guarded``.
     """
 
     gap: float
@@ -46,6 +48,7 @@ class Certificate:
     kind: str
     tolerance: float
     starts: int
+    alone: float = 0.0
 
     @property
     def reached(self) -> bool:
@@ -53,8 +56,8 @@ class Certificate:
 
     @property
     def bound(self) -> float:
-        """Bound on the average log-likelihood still to be had: max(gap, 0)."""
-        return max(self.gap, 0.0)
+        """Bound on the average log-likelihood still to be had: max(gap, 0) + alone."""
+        return max(self.gap, 0.0) + self.alone
 
     def __str__(self) -> str:
         said = "proved" if self.kind == "proved" else f"largest found from {self.starts} starts"

@@ -30,8 +30,8 @@ SHARES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
 #: Clients that the choice looks at, where there are more, and atoms that the candidates share; fewer of both,
 #: and fewer candidates, where a client's likelihood takes long (Laplace's approximation for every pair).
-LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 1_000
-MOST_ATOMS, MOST_ATOMS_IF_SLOW = 1_500, 250
+LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 600
+MOST_ATOMS, MOST_ATOMS_IF_SLOW = 1_500, 200
 SHARES_IF_SLOW = (0.1, 0.03, 0.01, 0.0)
 #: Log-density below a client's own peak at which it counts as explained by nobody.
 ALONE = -50.0
@@ -82,9 +82,9 @@ def choose_spread(
 ) -> SmoothChoice:
     """Choose the spread by held-out likelihood over folds of clients.
 
-    All candidates but the single Gaussian share their atoms, a covering subset of the clients' starting points, so
-    that comparing them takes no more than weights.  Candidates are tried from the smoothest on; two in a row
-    that are worse than the best end the search.
+    All candidates but the single Gaussian share their atoms, a covering subset of the clients' starting
+    points, so that comparing them takes no more than weights.  Candidates are tried from the smoothest on;
+    two in a row that are worse than the best end the search.
     """
     cheap = likelihood.cheap
     looked_at, most_atoms = (LOOKED_AT, MOST_ATOMS) if cheap else (LOOKED_AT_IF_SLOW, MOST_ATOMS_IF_SLOW)
@@ -94,6 +94,7 @@ def choose_spread(
     single = gaussian_prior(likelihood, diagonal=diagonal, tol=1e-6)
     assert single.spread is not None
     points = starting_points(likelihood)
+    # Not chosen by weight: atoms that all clients had a hand in choosing would favour the rough candidates.
     atoms = points[covering_subset(points, most_atoms, rng)]
     shares = (1.0, *(SHARES if cheap else SHARES_IF_SLOW))
     scores = np.full((len(shares), likelihood.n_clients), np.nan)

@@ -26,13 +26,15 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
-from vaneb.blocks import map_blocks, sum_blocks
-from vaneb.likelihood.seam import Array
+from vaneb.blocks import blocks, map_blocks, sum_blocks
+from vaneb.likelihood.seam import Array, Likelihood
 
 #: Columns that may enter at once.  More means fewer passes over L, but larger quadratic programmes.
 ENTER = 60
 #: Rows of L taken at a time.
 ROWS = 16384
+#: Entries from which on a matrix is kept in single precision.
+LARGE = 20_000_000
 #: Columns from which on it pays to look for sparsity.
 MANY_COLUMNS = 150
 TINY = 1e-300
@@ -58,6 +60,20 @@ def scaled_likelihood(log_likelihood: Array) -> tuple[Array, Array]:
     log_likelihood -= top[:, None]
     np.exp(log_likelihood, out=log_likelihood)
     return log_likelihood, top
+
+
+def likelihood_matrix(likelihood: Likelihood, atoms: Array) -> tuple[Array, Array]:
+    """``scaled_likelihood`` of clients and atoms, (K, m), made block by block.
+
+    A large one is kept in single precision, seven digits an entry; sums over clients are taken in double.
+    """
+    n_clients, m = likelihood.n_clients, len(atoms)
+    matrix = np.empty((n_clients, m), dtype=np.float32 if n_clients * m > LARGE else np.float64)
+    top = np.empty(n_clients)
+
+    for rows in blocks(n_clients, 8 * ROWS):
+        matrix[rows], top[rows] = scaled_likelihood(likelihood.take(rows).log_likelihood(atoms))
+    return matrix, top  # type: ignore[return-value]
 
 
 def npmle_weights(
@@ -110,10 +126,14 @@ def npmle_weights(
     return Weights(out, gap, passes)
 
 
+def product(likelihood: Array, vector: Array) -> Array:
+    """L v, (K,), in double precision whatever L is kept in."""
+    return np.concatenate(list(map_blocks(lambda rows: likelihood[rows] @ vector, len(likelihood), ROWS)))
+
+
 def mixture(likelihood: Array, weights: Array) -> Array:
     """f = L w, (K,), at least ``TINY``."""
-    parts = map_blocks(lambda rows: likelihood[rows] @ weights, len(likelihood), ROWS)
-    return np.maximum(np.concatenate(list(parts)), TINY)
+    return np.maximum(product(likelihood, weights), TINY)
 
 
 def gaps_of_columns(likelihood: Array, density: Array) -> Array:
@@ -125,8 +145,8 @@ def gaps_of_columns(likelihood: Array, density: Array) -> Array:
 
 def _first_columns(likelihood: Array) -> tuple[NDArray[np.intp], Array]:
     """Columns that carry most weight after one EM step from equal weights, and every client's best."""
-    responsibilities = 1 / np.maximum(likelihood.sum(axis=1), TINY)
-    weights = (responsibilities @ likelihood) / likelihood.shape[0]
+    m = likelihood.shape[1]
+    weights = (gaps_of_columns(likelihood, mixture(likelihood, np.full(m, 1 / m))) + 1) / m
     active = np.sort(np.argsort(-weights, kind="stable")[: 2 * ENTER])
     covered = likelihood[:, active].max(axis=1) > 0
     if not covered.all():
@@ -188,7 +208,7 @@ def restricted_weights(
         slope = float(gaps @ direction)
         if slope <= 1e-3 * tol * tol:
             break
-        step, gain = _line_search(density, columns @ direction, direction.sum(), slope)
+        step, gain = _line_search(density, product(columns, direction), direction.sum(), slope)
         if gain <= 0:
             break
         weights = np.maximum(weights + step * direction, 0.0)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, is_diagonal
+from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal
 from vaneb.likelihood.seam import Array, Ascent, Components
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
 

@@ -64,6 +64,11 @@ class Likelihood(Protocol):
     @property
     def dimension(self) -> int: ...
 
+    @property
+    def spread(self) -> Array | None:
+        """Gamma, (d, d), of the components that the clients are seen by; ``None`` for points."""
+        ...
+
     def log_likelihood(self, atoms: Array) -> Array:
         """l_k(a_j) with all constants, shape (K, m), for ``atoms`` of shape (m, d)."""
         ...

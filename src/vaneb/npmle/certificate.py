@@ -29,10 +29,10 @@ THOROUGH = 3.0
 def guarded(likelihood: Likelihood, log_density: Array) -> Array:
     """log f'_k = log max(f_k, p_k at its own estimate / K): no client asks for an atom of its own.
 
-    In more than FEW_DIMENSIONS a large share of clients would each get an atom that serves nobody else (600 of
-    2,000 clients of a five-point population in ten dimensions), and predict the worse for it.  With f' in
-    place of f a lone client adds no more than 1 to D + 1, at its own estimate.  What is given up is known: for
-    every prior H
+    In more than FEW_DIMENSIONS a large share of clients would each get an atom that serves nobody else (600
+    of 2,000 clients of a five-point population in ten dimensions), and predict the worse for it.  With f' in
+    place of f a lone client adds no more than 1 to D + 1, at its own estimate.  What is given up is known:
+    for every prior H
 
         l_K(H) - l_K(G)  <=  mean(log f'_k - log f_k) + max D',   D' = mean p_k / f'_k - 1,
 

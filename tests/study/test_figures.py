@@ -46,12 +46,21 @@ def test_what_is_off_the_scale_is_named_and_not_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "save", lambda figure, path, right=1.0: seen.append(figure))
     figures.draw_sweeps(rows(), "poisson", tmp_path / "poisson.png")
     for axis in seen[0].axes:
-        assert "off the scale: fedavg (40 to 40)" in axis.get_xlabel()
+        assert "off the scale: fedavg (40)" in axis.get_xlabel()
         assert set(axis.get_legend_handles_labels()[1]) == set(ESTIMATORS) - {"fedavg"}
         assert axis.get_ylim()[1] < 10
     oracle = seen[0].axes[0].containers[list(ESTIMATORS).index("oracle")]
     assert oracle.lines[0].get_xdata().tolist() == [50, 200]
     assert oracle.lines[0].get_ydata() == pytest.approx([1.05, 1.05], abs=0.05)
+
+
+def test_a_sweep_with_one_place_is_left_out(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(figures, "save", lambda figure, path, right=1.0: seen.append(figure))
+    only = [row for row in rows() if row["n_min"] == "40"]
+    figures.draw_sweeps(only, "poisson", tmp_path / "poisson.png")
+    assert len(seen[0].axes) == 1
+    assert seen[0].axes[0].get_xlabel().startswith("clients K")
 
 
 def test_nothing_to_draw_is_said(tmp_path):

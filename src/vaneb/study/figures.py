@@ -28,20 +28,26 @@ def draw_sweeps(rows: Rows, scenario: str, path: Path) -> None:
     if not lines:
         raise InvalidOption(f"no results of scenario {scenario!r} to draw; run them first")
     n_min, clients = max(line.cell.n_min for line in lines), max(line.cell.clients for line in lines)
-    over_clients = [line for line in lines if line.cell.n_min == n_min]
-    over_rows = [line for line in lines if line.cell.clients == clients]
+    panels = [
+        ("clients", f"clients K (n_min = {n_min})", [x for x in lines if x.cell.n_min == n_min]),
+        ("n_min", f"smallest n_min (K = {clients})", [x for x in lines if x.cell.clients == clients]),
+    ]
+    # A sweep of which there is only one place is no picture, unless there is nothing else.
+    drawn = [panel for panel in panels if len({getattr(x.cell, panel[0]) for x in panel[2]}) > 1] or panels[
+        :1
+    ]
     plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2))
-    _panel(axes[0], over_clients, "clients", f"clients K (n_min = {n_min})")
-    _panel(axes[1], over_rows, "n_min", f"smallest sample size n_min (K = {clients})")
+    figure, axes = plt.subplots(1, len(drawn), figsize=(2.5 + 4.3 * len(drawn), 4.2), squeeze=False)
+    for axis, (along, label, own) in zip(axes[0], drawn, strict=True):
+        _panel(axis, own, along, label)
     handles = {}
-    for axis in axes:
+    for axis in axes[0]:
         handles.update(dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True)))
-    axes[0].set_ylabel("RMSE")
+    axes[0, 0].set_ylabel("RMSE")
     shown = [name for name in ESTIMATORS if name in handles]
-    figure.suptitle(f"{scenario}: mean over replicates, bars of one standard error")
+    figure.suptitle(f"{scenario}: mean over replicates, bars of one standard error", fontsize=11)
     figure.legend([handles[name] for name in shown], shown, loc="center right", fontsize=9)
-    save(figure, path, right=0.87)
+    save(figure, path, right=1 - 1.5 / (2.5 + 4.3 * len(drawn)))
 
 
 def _panel(axis: Any, lines: Sequence[Summary], along: str, label: str) -> None:
@@ -55,7 +61,8 @@ def _panel(axis: Any, lines: Sequence[Summary], along: str, label: str) -> None:
             continue
         x, y, error = np.array(own).T
         if y.min() > OFF_SCALE * best:
-            off.append(f"{name} ({y.min():.2g} to {y.max():.2g})")
+            span = dict.fromkeys((f"{y.min():.2g}", f"{y.max():.2g}"))
+            off.append(f"{name} ({' to '.join(span)})")
             continue
         axis.errorbar(x, y, np.nan_to_num(error), label=name, capsize=3, markersize=5, **STYLE[name])
     ticks = sorted({getattr(line.cell, along) for line in lines})

@@ -42,7 +42,7 @@ COLUMNS = (
     *MEASURES,
     *("risk", "oracle_risk", "gap", "cpu_seconds"),
 )
-#: Reports drawn for a Hellinger distance, over all clients.
+#: Reports drawn for a Hellinger distance, over all clients; at most 100 of each.
 DRAWS = 12_800
 
 
@@ -73,7 +73,7 @@ def theory_rows(job: Job) -> Iterator[Row]:
         n.astype(np.float64),
         covariance,
         rng=rng,
-        draws=max(4, DRAWS // len(theta)),
+        draws=min(100, max(4, DRAWS // len(theta))),
     ).value
     assert sample.means is not None
     common = {name: job[name] for name in ("prior", "sweep", "clients", "n", "replicate", "seed")}

@@ -78,9 +78,9 @@ def search(
     # A client that the prior does not explain at all has an infinite D; a huge one is enough to climb.
     log_weights = np.minimum(client_log_weights(log_density), LARGEST_LOG - peak)
     # Half of the points looked at are the clients that the prior explains worst, half are random.
-    half = min(len(candidates), int(effort * LOOKED_AT) // 2)
+    half = int(effort * LOOKED_AT) // 2
     worst = np.argsort(log_density - peak, kind="stable")[:half]
-    looked_at = [candidates[np.union1d(worst, rng.choice(len(candidates), half, replace=False))]]
+    looked_at = [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
     if effort > 1:
         looked_at.append(crossings(likelihood, worst, half, rng))
     starts = [atoms]
@@ -88,7 +88,12 @@ def search(
         value = likelihood.ascent(points, log_weights, curvature=False).value
         # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
         count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
-        starts.append(points[np.argsort(-value, kind="stable")[:count]])
+        order = np.argsort(-value, kind="stable")
+        starts.append(points[order[:count]])
+        if effort > 1:
+            # The best points are on the slopes of what was found before; maxima that were missed are
+            # climbed to from clients that stand apart, where D is low.
+            starts.append(points[rng.permutation(order[count:])[: int(effort * CLIMBED)]])
     box = region(likelihood, candidates)
     steps, gain = int(effort * STEPS), 0.02 * tol / max(effort, 1.0) ** 2
     return climb(likelihood, np.concatenate(starts), log_weights, steps=steps, gain=gain, box=box)

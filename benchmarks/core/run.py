@@ -1,0 +1,46 @@
+"""Figures of the core: python benchmarks/core/run.py [part ...] [--npeb PYTHON] [--quick] [--data FOLDER]
+
+Every row is appended to ``results.jsonl`` as it is measured, and ``README.md`` is written anew from the
+newest rows.  Without a part, all are run.
+"""
+
+# ruff: noqa: E402 -- the number of threads must be set before numpy is imported
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+import measure
+
+measure.one_thread()
+
+import table
+
+PARTS = ("weights", "fit", "growth", "kernels", "solvers", "coverage")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--npeb", metavar="PYTHON", help="interpreter that has npeb, cvxpy and clarabel")
+    parser.add_argument("--quick", action="store_true", help="leave out what takes many minutes")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep matrices for other programs here")
+    parser.add_argument("--clients", type=int, nargs="+", help="other numbers of clients (growth, coverage)")
+    parser.add_argument("--cases", nargs="+", help="only these cases (growth)")
+    parser.add_argument("--render", action="store_true", help="only write README.md anew")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}: choose of {', '.join(PARTS)}")
+    if not options.render:
+        for part in options.parts or PARTS:
+            context = measure.context()
+            for row in importlib.import_module(f"part_{part}").run(options):
+                table.append({"part": part, **row, **context})
+                measure.say(f"{part}: {row}")
+    table.render()
+
+
+if __name__ == "__main__":
+    main()

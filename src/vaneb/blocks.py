@@ -7,8 +7,10 @@ of clients alone and results come back in order: a sum over them does not depend
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
@@ -30,6 +32,18 @@ def threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_thread = threading.local()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep BLAS to one thread: the products here are small, and threads of two kinds fight for the cores."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
 @lru_cache(maxsize=1)
 def _pool(workers: int, process: int) -> ThreadPoolExecutor:
     """One pool per process (``process`` is the process id: a forked child must not use its parent's)."""
@@ -46,12 +60,23 @@ def blocks(n_clients: int, size: int = BLOCK_CLIENTS) -> list[slice]:
 def map_blocks(
     function: Callable[[slice], Result], n_clients: int, size: int = BLOCK_CLIENTS
 ) -> Iterator[Result]:
-    """``function`` of every block, in order."""
+    """``function`` of every block, in order.
+
+    Within a block, blocks are taken one after the other: a pool whose threads wait for the pool never ends.
+    """
     parts = blocks(n_clients, size)
     workers = threads()
-    if workers == 1 or len(parts) == 1:
+    if workers == 1 or len(parts) == 1 or getattr(_thread, "busy", False):
         return map(function, parts)
-    return _pool(workers, os.getpid()).map(function, parts)
+
+    def marked(rows: slice) -> Result:
+        _thread.busy = True
+        try:
+            return function(rows)
+        finally:
+            _thread.busy = False
+
+    return _pool(workers, os.getpid()).map(marked, parts)
 
 
 def sum_blocks(

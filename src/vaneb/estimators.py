@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from vaneb.adamix import adamix
+from vaneb.blocks import one_blas_thread
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
@@ -127,9 +128,12 @@ class VANEB(Estimator):
     def fit(self, clients: Any, progress: Progress | None = None) -> Self:
         """Learn the population from ``clients``: ``Reports``, or any likelihood."""
         self._check()
-        likelihood = as_likelihood(clients)
+        with one_blas_thread():
+            self._fit(as_likelihood(clients), tuple(getattr(clients, "names", ())), progress)
+        return self
+
+    def _fit(self, likelihood: Likelihood, names: tuple[str, ...], progress: Progress | None) -> None:
         rng = np.random.default_rng(self.seed)
-        names = tuple(getattr(clients, "names", ()))
         spread, single = self._spread(likelihood, rng, progress)
         if single is not None:
             smoothed = likelihood.smoothed(single.spread)
@@ -143,7 +147,6 @@ class VANEB(Estimator):
         self.prior_ = Prior(fit.atoms, fit.weights, spread, names, likelihood.n_clients)
         self.certificate_, self.trace_ = fit.certificate, fit.trace
         self.log_likelihood_ = fit.log_likelihood
-        return self
 
     def personalize(self, clients: Any) -> Posterior:
         """Each client's own posterior; ``clients`` may be ones that the fit has not seen."""

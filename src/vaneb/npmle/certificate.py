@@ -17,6 +17,7 @@ CLIMBED = 40
 #: Up to here a client that stands apart gets an atom of its own; see ``guarded``.
 FEW_DIMENSIONS = 4
 MOST_CLIMBED = 200
+FEW_CLIENTS = 2_000
 STEPS = 20
 #: Of D, so that its derivatives stay finite.
 LARGEST_LOG = 300.0
@@ -71,8 +72,11 @@ def search(
 ) -> Maxima:
     """Local maxima of D climbed to from the atoms and from the best of a random set of candidates.
 
-    ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be.
+    ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be; what a
+    certificate rests on (more than one) is scaled up where clients are few and D costs little.
     """
+    if effort > 1:
+        effort *= float(np.clip((FEW_CLIENTS / likelihood.n_clients) ** 0.5, 1.0, 4.0))
     peak = likelihood.peak()
     log_density = guarded(likelihood, log_density)
     # A client that the prior does not explain at all has an infinite D; a huge one is enough to climb.
@@ -81,7 +85,8 @@ def search(
     half = int(effort * LOOKED_AT) // 2
     worst = np.argsort(log_density - peak, kind="stable")[:half]
     looked_at = [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
-    if effort > 1:
+    # Crossings far from the estimates are common where precisions are full, rare where they are diagonal.
+    if effort > 1 and (likelihood.local_precision().ndim == 3 or likelihood.n_clients <= FEW_CLIENTS):
         looked_at.append(crossings(likelihood, worst, half, rng))
     starts = [atoms]
     for points in looked_at:

@@ -57,15 +57,17 @@ def crossings(
         (P_j + P_k)^{-1} (P_j theta_hat_j + P_k theta_hat_k)
 
     Elongated likelihoods cross far from either estimate, in a maximum that no climb from one of them finds.
-    None where precisions are diagonal: their likelihoods are in each other's way.
     """
-    estimates, precision = likelihood.local_estimates(), likelihood.local_precision()
-    if precision.ndim == 2 or likelihood.n_clients < 2:
+    if likelihood.n_clients < 2:
         return np.empty((0, likelihood.dimension))
     one = np.resize(clients, count)
     other = (one + rng.integers(1, likelihood.n_clients, count)) % likelihood.n_clients
-    towards = np.einsum("kij,kj->ki", precision[other], estimates[other] - estimates[one])
-    return estimates[one] + solve_ridged(precision[one] + precision[other], towards, 1e-12)
+    estimates, precision = likelihood.local_estimates(), likelihood.local_precision()
+    away, total = estimates[other] - estimates[one], precision[one] + precision[other]
+    if precision.ndim == 2:
+        return estimates[one] + np.where(total > 0, precision[other] / np.maximum(total, 1e-300), 0.0) * away
+    towards = np.einsum("kij,kj->ki", precision[other], away)
+    return estimates[one] + solve_ridged(total, towards, 1e-12)
 
 
 def covering_subset(points: Array, size: int, rng: np.random.Generator) -> NDArray[np.intp]:

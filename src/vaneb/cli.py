@@ -13,6 +13,7 @@ from vaneb.commands.demo import demo
 from vaneb.commands.outcome import ExitCode, complain
 from vaneb.commands.personalize import personalize
 from vaneb.commands.run import run
+from vaneb.commands.study import study
 from vaneb.commands.table import table
 from vaneb.commands.train import train
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (personalize, run, demo, train, table, compare):
+for _command in (personalize, run, study, demo, train, table, compare):
     app.command()(_command)
 
 

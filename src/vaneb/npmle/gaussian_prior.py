@@ -71,6 +71,20 @@ def are_alone(likelihood: Likelihood, mean: Array, spread: Array) -> NDArray[np.
     return alone if 2 * alone.sum() < len(alone) else np.zeros_like(alone)
 
 
+def without_loners(likelihood: Likelihood, single: Prior) -> Likelihood:
+    """Clients that the Gaussian explains, or one as wide around the estimate of another client."""
+    assert single.spread is not None
+    alone = are_alone(likelihood, single.atoms[0], single.spread)
+    rows = np.flatnonzero(alone)
+    if len(rows) == 0:
+        return likelihood
+    apart = likelihood.take(rows).smoothed(single.spread)
+    others = apart.log_likelihood(completed_estimates(likelihood))
+    others[np.arange(len(rows)), rows] = -np.inf
+    alone[rows] = others.max(axis=1) < apart.peak() + ALONE
+    return likelihood.take(np.flatnonzero(~alone))
+
+
 def with_lone_clients(prior: Prior, likelihood: Likelihood) -> Prior:
     """One Gaussian, and a component with a client's weight for each of the clients that it leaves alone."""
     assert prior.spread is not None

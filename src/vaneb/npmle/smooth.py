@@ -5,8 +5,9 @@ choose; the likelihood of *held-out clients* can.  Candidates run from the discr
 NPMLEs with components N(a, c Gamma_1) to the single Gaussian N(mu, Gamma_1) of a mixed model, Gamma_1 its
 maximum-likelihood covariance.  Each is fitted without one fold of clients and scored on that fold.
 
-Clients that no candidate explains are left out of the comparison: what they say is that they are alone,
-not how smooth the population is, and one of them could outweigh all others.
+Clients that neither the Gaussian nor any other client explains are left out of the comparison: what they say
+is that they are alone, not how smooth the population is.  Of the others none counts for more than ``MOST``:
+a single one must not decide.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import Progress, log_mixture
-from vaneb.npmle.gaussian_prior import gaussian_prior
+from vaneb.npmle.gaussian_prior import ALONE, gaussian_prior, without_loners
 from vaneb.npmle.starts import starting_points
 from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import mixture, npmle_weights, scaled_likelihood
@@ -33,8 +34,8 @@ FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
 LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 600
 MOST_ATOMS, MOST_ATOMS_IF_SLOW = 1_500, 200
 SHARES_IF_SLOW = (0.1, 0.03, 0.01, 0.0)
-#: Log-density below a client's own peak at which it counts as explained by nobody.
-ALONE = -50.0
+#: Difference in a client's log-density to the single Gaussian's beyond which it counts for no more.
+MOST = 5.0
 #: A less smooth mixture must beat a smoother one by this many standard errors of their difference, and
 #: the best mixture must beat the single Gaussian by more of them: a mixture that looks better by chance
 #: predicts worse (160 schools: +1.9 standard errors held out, 1% worse on new rows).
@@ -90,9 +91,10 @@ def choose_spread(
     looked_at, most_atoms = (LOOKED_AT, MOST_ATOMS) if cheap else (LOOKED_AT_IF_SLOW, MOST_ATOMS_IF_SLOW)
     if likelihood.n_clients > looked_at:
         likelihood = likelihood.take(np.sort(rng.choice(likelihood.n_clients, looked_at, replace=False)))
-    parts = _split(likelihood, FOLDS if likelihood.n_clients <= MANY else FOLDS_OF_MANY)
     single = gaussian_prior(likelihood, diagonal=diagonal, tol=1e-6)
     assert single.spread is not None
+    likelihood = without_loners(likelihood, single)
+    parts = _split(likelihood, FOLDS if likelihood.n_clients <= MANY else FOLDS_OF_MANY)
     points = starting_points(likelihood)
     # Not chosen by weight: atoms that all clients had a hand in choosing would favour the rough candidates.
     atoms = points[covering_subset(points, most_atoms, rng)]
@@ -139,6 +141,7 @@ def _best(scores: Array, peak: Array) -> tuple[int, Array]:
     if not explained.any():
         return 0, np.full(len(scores), np.nan)
     used = np.maximum(scores[:, explained], peak[explained] + ALONE)
+    used = used[0] + np.clip(used - used[0], -MOST, MOST)
     averages = used.mean(axis=1)
     if len(used) == 1:
         return 0, averages

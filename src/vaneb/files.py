@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,13 +25,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     ...     temporary.write_text("client,theta_a")
     """
     target = check_writable(path)
+    # Named before it is made: an interrupt at any moment after that finds what to remove.
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}.partial"
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    except OSError as error:
-        raise InvalidOption(f"{path}: cannot write in {target.parent} ({error.strerror}).") from None
-    temporary = Path(name)
-    try:
-        os.close(descriptor)
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError as error:
+            raise InvalidOption(f"{path}: cannot write in {target.parent} ({error.strerror}).") from None
         yield temporary
         temporary.chmod(_mode_for(target))
         _flush_to_disk(temporary)

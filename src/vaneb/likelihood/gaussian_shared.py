@@ -60,17 +60,28 @@ class SharedGaussian:
         return 1 / precision, slope
 
     def log_likelihood(self, atoms: Array) -> Array:
-        from vaneb.likelihood.shared_kernels import log_likelihood_shared
+        from vaneb.likelihood.shared_kernels import log_likelihood_discrete, log_likelihood_shared
 
         out = np.empty((self.n_clients, len(atoms)))
         atoms_t = np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)
-        variance_t = np.ascontiguousarray(1 / self.covariance.shared_precision(atoms).T)
-        inverse_n, constant, spread = 1.0 / self.n, self._constant, self._spread
+        precision_t = np.ascontiguousarray(self.covariance.shared_precision(atoms).T)
+        x, n, constant, spread = self.estimates, self.n, self._constant, self._spread
+        if self.spread is None:
+            constant = constant + 0.5 * self.dimension * np.log(n)
+            base = 0.5 * np.log(precision_t).sum(axis=0)
 
-        def block(rows: slice) -> None:
-            log_likelihood_shared(
-                self.estimates[rows], inverse_n[rows], constant[rows], variance_t, spread, atoms_t, out[rows]
-            )
+            def block(rows: slice) -> None:
+                log_likelihood_discrete(
+                    x[rows], n[rows], constant[rows], precision_t, base, atoms_t, out[rows]
+                )
+
+        else:
+            inverse_n, variance_t = 1.0 / n, 1.0 / precision_t
+
+            def block(rows: slice) -> None:
+                log_likelihood_shared(
+                    x[rows], inverse_n[rows], constant[rows], variance_t, spread, atoms_t, out[rows]
+                )
 
         list(map_blocks(block, self.n_clients))
         return out

@@ -32,6 +32,25 @@ def _exponentials(log_share, count):
 
 
 @njit(cache=True, nogil=True)
+def log_likelihood_discrete(x, n, constant, precision_t, base, atoms_t, out):
+    """Without a spread: out[k, j] = constant_k + base_j - n_k / 2 sum_i (x_ki - a_ji)^2 / V_ji.
+
+    constant_k carries d/2 log n_k and base_j carries -1/2 sum_i log V_ji, so a pair needs no logarithm and no
+    division.
+    """
+    d, m = atoms_t.shape
+    for k in range(x.shape[0]):
+        row = out[k]
+        for j in range(m):
+            row[j] = constant[k] + base[j]
+        for i in range(d):
+            xi, half = x[k, i], 0.5 * n[k]
+            for j in range(m):
+                t = xi - atoms_t[i, j]
+                row[j] -= half * precision_t[i, j] * t * t
+
+
+@njit(cache=True, nogil=True)
 def log_likelihood_shared(x, inverse_n, constant, variance_t, spread, atoms_t, out):
     """out[k, j] = constant_k - 1/2 sum_i [log var_kji + (x_ki - a_ji)^2 / var_kji]."""
     d, m = atoms_t.shape

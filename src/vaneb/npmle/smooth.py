@@ -64,14 +64,14 @@ class SmoothChoice:
     chosen: int
 
 
-def folds_of(likelihood: Likelihood, folds: int) -> NDArray[np.intp]:
-    """A fold for each client that depends on its own numbers alone.
+def lots_of(likelihood: Likelihood) -> NDArray[np.int64]:
+    """A number for each client, (K,), as good as random, that depends on the client's own numbers alone.
 
-    So the choice does not change with the order of clients, one more client leaves the others where they
-    were, and copies of a client cannot stand on both sides.
+    Folds and subsets drawn by it do not change with the order of clients; one more client leaves the others
+    where they were; and copies of a client cannot stand on both sides.
     """
     rows = np.ascontiguousarray(likelihood.local_estimates(), dtype=np.float64)
-    return np.array([zlib.crc32(row.tobytes()) % folds for row in rows], dtype=np.intp)
+    return np.array([zlib.crc32(row.tobytes()) for row in rows], dtype=np.int64)
 
 
 def choose_spread(
@@ -90,7 +90,8 @@ def choose_spread(
     cheap = likelihood.cheap
     looked_at, most_atoms = (LOOKED_AT, MOST_ATOMS) if cheap else (LOOKED_AT_IF_SLOW, MOST_ATOMS_IF_SLOW)
     if likelihood.n_clients > looked_at:
-        likelihood = likelihood.take(np.sort(rng.choice(likelihood.n_clients, looked_at, replace=False)))
+        drawn = np.argsort(lots_of(likelihood), kind="stable")[:looked_at]
+        likelihood = likelihood.take(np.sort(drawn))
     single = gaussian_prior(likelihood, diagonal=diagonal, tol=1e-6)
     assert single.spread is not None
     likelihood = without_loners(likelihood, single)
@@ -129,7 +130,7 @@ def choose_spread(
 
 def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """(clients to fit on, clients to score), for each fold that leaves something on both sides."""
-    fold = folds_of(likelihood, folds)
+    fold = lots_of(likelihood) % folds
     parts = [(np.flatnonzero(fold != i), np.flatnonzero(fold == i)) for i in range(folds)]
     return [(inside, outside) for inside, outside in parts if len(inside) > 1 and len(outside) > 0]
 

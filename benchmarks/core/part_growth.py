@@ -119,6 +119,8 @@ def measured(case: str, n_clients: int) -> Row:
         "atoms": len(model.prior_.weights),
         "rounds": len(model.trace_),
         "gap": model.certificate_.gap,
+        "reached": model.certificate_.reached,
+        "alone": model.certificate_.alone,
         "log_likelihood": model.log_likelihood_,
         "mse": float(((mean - theta) ** 2).sum(axis=1).mean()),
         "mse_raw": float(((reports.estimate - theta) ** 2).sum(axis=1).mean()),

@@ -1,0 +1,213 @@
+"""One client with absurd numbers moves no other client's estimate by more than a stated bound.
+
+The unit is the other client's posterior standard deviation where the prior is smooth.  Under a discrete prior
+that deviation can be as small as you like (one atom has all the weight), and the unit is the client's own
+standard error.
+
+Absurd are: an estimate of 1e9 with a standard error of 1e-9; one of -1e6 that is a thousand standard errors
+away from everybody; and one of -1e6 with so huge a standard error that it says nothing.  A precise client in
+the middle of the others is not absurd: it is information, and under a smooth prior it counts as one client.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from vaneb import VANEB, Posterior, Reports
+from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
+from vaneb.likelihood.gaussian import gaussian_likelihood
+from vaneb.npmle.gaussian_prior import gaussian_prior
+from vaneb.npmle.support import completed_estimates, pooled_estimate
+
+#: In standard errors, or posterior standard deviations; what is left is the solver's tolerance.
+BOUND = 0.1
+ABSURD = {"far and sharp": (1e9, 1e-9), "far and wide": (-1e6, 1e3), "says nothing": (-1e6, 1e6)}
+POPULATIONS = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "two groups": lambda rng, shape: (
+        rng.choice([-2.0, 2.0], size=(shape[0], 1)) + 0.2 * rng.normal(size=shape)
+    ),
+    "heavy tails": lambda rng, shape: rng.standard_t(3, size=shape),
+}
+
+
+def population(name: str, n_clients: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates and standard errors, (K, d)."""
+    rng = np.random.default_rng(seed)
+    errors = rng.uniform(0.3, 1.0, size=(n_clients, d))
+    return POPULATIONS[name](rng, (n_clients, d)) + errors * rng.normal(size=(n_clients, d)), errors
+
+
+def fitted(
+    estimates: np.ndarray, errors: np.ndarray, smooth: str, full: bool = False
+) -> tuple[VANEB, Posterior]:
+    if full:
+        correlation = np.full((errors.shape[1],) * 2, 0.6) + 0.4 * np.eye(errors.shape[1])
+        reports = Reports(estimates, covariance=errors[:, :, None] * errors[:, None, :] * correlation)
+    else:
+        reports = Reports(estimates, standard_errors=errors)
+    model = VANEB(smooth=smooth).fit(reports)
+    return model, model.personalize(reports)
+
+
+def with_one_more(values: np.ndarray, value: float) -> np.ndarray:
+    return np.concatenate([values, np.full((1, values.shape[1]), value)])
+
+
+@pytest.mark.parametrize("smooth", ["off", "auto"])
+@pytest.mark.parametrize(
+    ("name", "n_clients"), [*((name, 60) for name in POPULATIONS), ("normal", 300), ("two groups", 300)]
+)
+def test_an_absurd_client_moves_nobody(name: str, n_clients: int, smooth: str) -> None:
+    estimates, errors = population(name, n_clients, 1)
+    before = fitted(estimates, errors, smooth)[1]
+    # the choice of a spread for many clients takes a second, and the kinds of absurdity are alike in it
+    for value, error in list(ABSURD.values())[: 1 if (smooth, n_clients) == ("auto", 300) else 3]:
+        model, after = fitted(with_one_more(estimates, value), with_one_more(errors, error), smooth)
+        moved = np.abs(after.mean[:-1] - before.mean)
+        unit = errors if model.prior_.spread is None else before.sd
+        assert (moved / unit).max() < BOUND
+        assert_allclose(after.sd[:-1], before.sd, atol=BOUND * errors.max())
+        assert all(np.isfinite(bound).all() for bound in after.interval(0.9))
+        if error < 1e6:
+            assert after.flag[-1] == "unexplained"
+            assert_allclose(after.mean[-1], value)
+        else:
+            # It says nothing and gets what the population says.
+            assert after.flag[-1] == ""
+            assert after.shrinkage[-1] > 0.99
+            assert np.abs(after.mean[-1] - model.prior_.mean) < 0.1 * np.sqrt(model.prior_.covariance[0, 0])
+
+
+@pytest.mark.parametrize("smooth", ["off", "auto"])
+def test_nor_in_two_dimensions_with_correlated_errors(smooth: str) -> None:
+    estimates, errors = population("normal", 60, 2)
+    before = fitted(estimates, errors, smooth, full=True)[1]
+    for value, error in ABSURD.values():
+        model, after = fitted(
+            with_one_more(estimates, value), with_one_more(errors, error), smooth, full=True
+        )
+        unit = errors if model.prior_.spread is None else before.sd
+        assert (np.abs(after.mean[:-1] - before.mean) / unit).max() < BOUND
+
+
+@pytest.mark.parametrize("smooth", ["off", "auto"])
+def test_nor_where_the_variance_is_a_function_of_the_parameter(smooth: str) -> None:
+    rng = np.random.default_rng(1)
+    theta, n = rng.uniform(1.0, 6.0, size=(60, 1)), rng.integers(5, 30, size=60).astype(float)
+    estimates = np.maximum(theta + np.sqrt(theta / n[:, None]) * rng.normal(size=theta.shape), 0.05)
+    model = VANEB(smooth=smooth)
+    reports = Reports(estimates, n=n, covariance=QuadraticVariance.poisson(1, 60))
+    before = model.fit(reports).personalize(reports)
+    for value, rows in ((1e9, 1e9), (1e6, 1.0)):
+        more = Reports(
+            with_one_more(estimates, value), n=np.append(n, rows), covariance=QuadraticVariance.poisson(1, 61)
+        )
+        after = model.fit(more).personalize(more)
+        unit = np.sqrt(theta / n[:, None]) if model.prior_.spread is None else before.sd
+        assert (np.abs(after.mean[:-1] - before.mean) / unit).max() < BOUND
+        assert after.flag[-1] == "unexplained"
+
+
+@pytest.mark.parametrize(
+    ("name", "n_clients", "bound"), [("normal", 60, 0.1), ("heavy tails", 60, 0.1), ("normal", 300, 0.02)]
+)
+def test_a_precise_client_among_the_others_counts_as_one(name: str, n_clients: int, bound: float) -> None:
+    estimates, errors = population(name, n_clients, 1)
+    before = fitted(estimates, errors, "auto")[1]
+    _, after = fitted(with_one_more(estimates, 0.3), with_one_more(errors, 1e-9), "auto")
+    assert (np.abs(after.mean[:-1] - before.mean) / before.sd).max() < bound
+    assert_allclose(after.mean[-1], 0.3)
+
+
+@pytest.mark.parametrize("n_clients", [60, 300])
+def test_a_discrete_prior_minds_a_precise_client_as_much_as_any_exact_number(n_clients: int) -> None:
+    """A nanometre is no worse than a percent: the NPMLE must put an atom there, whatever the error."""
+    estimates, errors = population("normal", n_clients, 1)
+    before = fitted(estimates, errors, "off")[1]
+    means = []
+    for error in (1e-9, 1e-2):
+        _, after = fitted(with_one_more(estimates, 0.3), with_one_more(errors, error), "off")
+        means.append(after.mean[:-1])
+        assert (np.abs(after.mean[:-1] - before.mean) / errors).max() < 1.0
+    assert (np.abs(means[0] - means[1]) / errors).max() < BOUND
+
+
+def test_the_choice_of_the_spread_is_the_same_with_and_without_an_absurd_client() -> None:
+    estimates, errors = population("two groups", 60, 1)
+    one = fitted(estimates, errors, "auto")[0].smooth_
+    two = fitted(with_one_more(estimates, 1e9), with_one_more(errors, 1e-9), "auto")[0].smooth_
+    assert two.chosen == one.chosen
+    assert_allclose(two.held_out, one.held_out, rtol=1e-6)
+
+
+def test_one_odd_client_does_not_turn_two_groups_into_one() -> None:
+    """A client at 8 among groups at -2 and 2 is odd, not absurd; it may not choose the shape of the prior."""
+    estimates, errors = population("two groups", 60, 1)
+    model, _ = fitted(with_one_more(estimates, 8.0), with_one_more(errors, 0.3), "auto")
+    assert not model.smooth_.single
+
+
+def test_a_far_group_is_a_group_not_a_crowd_of_loners() -> None:
+    """Ten clients far away from fifty, but near each other: a mixture, in which they share."""
+    rng = np.random.default_rng(2)
+    estimates = np.concatenate([rng.normal(size=(50, 1)), 1000 + rng.normal(size=(10, 1))])
+    model, post = fitted(estimates, np.full((60, 1), 0.5), "auto")
+    assert not model.smooth_.single
+    far = model.prior_.atoms[:, 0] > 500
+    assert_allclose(model.prior_.weights[far].sum(), 1 / 6, rtol=1e-3)
+    assert post.flag == ("",) * 60
+    assert post.mean[50:].std() < 0.9 * estimates[50:].std()
+
+
+# ---------------------------------------------------------------- what it rests on
+
+
+def test_the_single_gaussian_leaves_loners_out() -> None:
+    estimates, errors = population("normal", 60, 1)
+    precision = with_one_more(1 / errors**2, 1e18)
+    likelihood = gaussian_likelihood(with_one_more(estimates, 1e9), np.ones(61), ConstantDiagonal(precision))
+    alone = gaussian_prior(likelihood.take(slice(0, 60)))
+    together = gaussian_prior(likelihood)
+    assert_allclose(together.atoms, alone.atoms, atol=1e-4)
+    assert_allclose(together.spread, alone.spread, rtol=1e-3)
+
+
+def test_the_pooled_estimate_is_a_median() -> None:
+    rng = np.random.default_rng(3)
+    estimates = 5.0 + rng.normal(size=(41, 2))
+    root = rng.normal(size=(41, 2, 2))
+    for precision in (np.ones((41, 2)), root @ np.swapaxes(root, 1, 2) + np.eye(2)):
+        before = pooled_estimate(estimates, precision)
+        assert_allclose(before, 5.0, atol=0.6)
+        for value, factor in ((1e9, 1.0), (-1e70, 1e-6), (1e9, 1e18)):
+            estimates_now, precision_now = estimates.copy(), precision.copy()
+            estimates_now[7] = value
+            precision_now[7] *= factor
+            assert_allclose(pooled_estimate(estimates_now, precision_now), before, atol=0.2)
+        # it moves with the data, whatever the units
+        units = np.array([1e6, 1e-6])
+        scaled = precision / units**2 if precision.ndim == 2 else precision / units[:, None] / units
+        assert_allclose(
+            pooled_estimate(units * estimates + 3.0 * units, scaled) / units, before + 3.0, rtol=1e-5
+        )
+
+
+def test_estimates_are_completed_only_where_a_client_knows_nothing() -> None:
+    """Two clients know one combination each, in one direction; the rest is the pooled estimate."""
+    rng = np.random.default_rng(4)
+    estimates = np.array([1.0, -2.0]) + 0.1 * rng.normal(size=(30, 2))
+    precision = np.tile(100 * np.eye(2), (30, 1, 1))
+    direction = np.array([0.6, 0.8])
+    precision[0] = 100 * np.outer(direction, direction)
+    precision[1] = 0.0
+    for null_part in (0.0, 77.0):
+        given = estimates.copy()
+        given[0] += null_part * np.array([-0.8, 0.6])
+        given[1] += null_part
+        completed = completed_estimates(gaussian_likelihood(given, np.ones(30), ConstantFull(precision)))
+        assert_allclose(completed[2:], given[2:])
+        assert_allclose(completed[0] @ direction, estimates[0] @ direction)
+        assert_allclose(completed[:2], np.array([[1.0, -2.0]] * 2), atol=0.2)

@@ -124,6 +124,13 @@ def covariance_of_estimates(precision: Array) -> Array:
     return covariance
 
 
+def standard_errors(precision: Array) -> Array:
+    """Standard errors (K, d) of estimates with these precisions; infinite where the data leave one open."""
+    if precision.ndim == 2:
+        return np.where(precision > 0, 1 / np.sqrt(np.where(precision > 0, precision, 1.0)), np.inf)
+    return np.sqrt(np.diagonal(covariance_of_estimates(precision), axis1=1, axis2=2))
+
+
 def solve_ridged(matrix: Array, right: Array, ridge: float) -> Array:
     """(P + ridge diag(P))^{-1} right for right (K, d); zero in coordinates where P is zero."""
     unit, scale = unit_diagonal(matrix)

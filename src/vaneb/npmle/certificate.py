@@ -10,6 +10,7 @@ from vaneb.npmle.ascent import Maxima, client_log_weights, climb
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.npmle.starts import starting_points
 from vaneb.npmle.support import crossings
+from vaneb.semidefinite import standard_errors
 
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
 LOOKED_AT = 400
@@ -56,7 +57,7 @@ def region(likelihood: Likelihood, candidates: Array) -> tuple[Array, Array] | N
         return None
     margin: Array | float = 0.0
     if likelihood.cheap:
-        margin = REACH / np.sqrt(likelihood.local_precision())
+        margin = REACH * standard_errors(likelihood.local_precision())
     return (candidates - margin).min(axis=0), (candidates + margin).max(axis=0)
 
 

@@ -139,7 +139,7 @@ PARTS: dict[str, Part] = {
     ),
     "kernels": Part(
         "Kernels against the arithmetic limit",
-        "One thread, 20,000 clients, 200 atoms, no pair skipped; operations counted from the formulas as"
+        "One thread, 200 atoms, no pair skipped; operations counted from the formulas as"
         " `part_kernels.py` says. The limit is a product of 1536 x 1536 matrices on the same thread.",
         ("what", "kernel"),
         (
@@ -182,6 +182,7 @@ PARTS: dict[str, Part] = {
             Column("median length", "median_length", fixed(3)),
             Column("RMSE", "rmse", fixed(4)),
             Column("share chosen", "share", text),
+            Column("max D", "gap", small),
             ATOMS,
             CPU,
         ),
@@ -194,6 +195,7 @@ HEAD = """# Figures of the core
 
 Parts: weights, fit, growth, kernels, solvers, coverage. `results.jsonl` keeps every row with its date,
 machine, load and versions; this page is written from the newest ones and should not be edited.
+An aim without a row has not been measured yet.
 
 Times are CPU seconds (user and system) of one thread. Where we are compared with another program, both run
 on the same data in one run, ours before and after the other; the slower of the two is *ours beside it* and

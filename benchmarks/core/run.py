@@ -21,6 +21,16 @@ import table
 PARTS = ("weights", "fit", "growth", "kernels", "solvers", "coverage")
 
 
+def command(part: str, options: argparse.Namespace) -> str:
+    """The command that makes this part's rows again; places on this machine are left out."""
+    words = ["python benchmarks/core/run.py", part]
+    words += ["--npeb PYTHON"] if options.npeb and part == "fit" else []
+    words += ["--quick"] if options.quick else []
+    words += ["--clients", *map(str, options.clients)] if options.clients else []
+    words += ["--cases", *options.cases] if options.cases else []
+    return " ".join(words)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all by default")
@@ -35,7 +45,7 @@ def main() -> None:
         parser.error(f"no part {', '.join(sorted(unknown))}: choose of {', '.join(PARTS)}")
     if not options.render:
         for part in options.parts or PARTS:
-            context = measure.context()
+            context = {**measure.context(), "command": command(part, options)}
             for row in importlib.import_module(f"part_{part}").run(options):
                 table.append({"part": part, **row, **context})
                 measure.say(f"{part}: {row}")

@@ -234,14 +234,16 @@ def markdown(part: Part, rows: list[Row]) -> str:
 
 def provenance(rows: list[Row]) -> str:
     """One line for each run that rows on the page come from."""
-    keys = ("date", "commit", "machine", "load", "versions")
+    keys = ("command", "date", "commit", "machine", "load", "versions")
     runs: dict[tuple, set[str]] = {}
     for row in rows:
         runs.setdefault(tuple(row[key] for key in keys), set()).update(filter(None, [row.get("competitor")]))
     lines = []
-    for (date, commit, machine, load, versions), others in runs.items():
+    for (command, date, commit, machine, load, versions), others in runs.items():
         beside = "; ".join(["", *sorted(others)])
-        lines.append(f"- {date} UTC, commit {commit}, {machine}, load {load}; {versions}{beside}")
+        lines.append(
+            f"- `{command}`, {date} UTC, commit {commit}, {machine}, load {load}; {versions}{beside}"
+        )
     return "\n".join(lines)
 
 
@@ -250,7 +252,6 @@ def render() -> None:
     pages = [HEAD]
     for name, part in PARTS.items():
         if rows := newest(name):
-            command = f"`python benchmarks/core/run.py {name}`"
-            paragraphs = (f"## {part.title}", part.text, markdown(part, rows), command, provenance(rows))
+            paragraphs = (f"## {part.title}", part.text, markdown(part, rows), provenance(rows))
             pages.append("\n\n".join(paragraphs) + "\n")
     PAGE.write_text("\n".join(pages), encoding="utf-8")

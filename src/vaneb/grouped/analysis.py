@@ -18,15 +18,14 @@ from vaneb.grouped import frames, scores
 from vaneb.grouped.design import Design, DesignRows, learn_design
 from vaneb.grouped.formula import parse
 from vaneb.grouped.models import LocalModel, fit_local
+from vaneb.grouped.population import client_reports, fit_population
 from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.scores import HeldOut
-from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
-from vaneb.posterior import Posterior, posterior
+from vaneb.posterior import Posterior
 from vaneb.prior import Prior
-from vaneb.reports import OK, Reports
+from vaneb.reports import Reports
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +77,7 @@ class GroupedFit:
     @cached_property
     def reports(self) -> Reports:
         """What the clients would send to a server: estimates, and precisions at them."""
-        return _reports(self.rows, self.local, self.names)
+        return client_reports(self.rows, self.local, self.names)
 
     def table(self, level: float | None = None) -> pa.Table:
         """Coefficients of each client with their uncertainty, one row per client.
@@ -197,9 +196,8 @@ def fit_groups(
         progress("fitting every client", 0, 1)
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
-    model, after = _population(
-        rows, local, names, likelihood, VANEB(smooth=smooth, tol=tol, seed=seed), progress
-    )
+    settings = VANEB(smooth=smooth, tol=tol, seed=seed)
+    model, after = fit_population(rows, local, names, likelihood, settings, progress)
     notes = local.notes
     if family == "huber" and likelihood == "exact":
         notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
@@ -225,39 +223,6 @@ def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
     if local.family.name != "multinomial":
         return design.names
     return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
-
-
-def _reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
-    made = report(rows, local.family, local.fits, dispersion=local.family.dispersion)
-    return Reports(
-        made.estimate,
-        n=made.n,
-        covariance=made.covariance,
-        ids=made.ids,
-        names=names,
-        status=list(made.status),
-    )
-
-
-def _population(
-    rows: GroupedRows,
-    local: LocalModel,
-    names: tuple[str, ...],
-    likelihood: str,
-    model: VANEB,
-    progress: Progress | None,
-) -> tuple[VANEB, Posterior]:
-    """Fit the population and condition every client on it."""
-    if likelihood == "gaussian" or not local.family.is_likelihood:
-        reports = _reports(rows, local, names)
-        model.fit(reports, progress=progress)
-        return model, model.personalize(reports)
-    clients = exact_likelihood(rows, local.family, local.fits)
-    model.fit(clients, progress=progress)
-    found = model.prior_
-    model.prior_ = Prior(found.atoms, found.weights, found.spread, names, found.clients)
-    status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
-    return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
 
 def _predicted(fit: GroupedFit, rows: DesignRows, use: str) -> Array:

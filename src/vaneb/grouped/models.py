@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaneb.grouped.noise import residual_variance
+from vaneb.grouped.mixed_model import MixedModel, mixed_model
 from vaneb.grouped.response import ResponseCoding
 from vaneb.local import families
 from vaneb.local.data import GroupedRows
@@ -28,11 +28,14 @@ class LocalModel:
     pooled: LocalFits
     """Fit of all rows as one client's."""
     notes: tuple[str, ...]
+    mixed_model: MixedModel | None = None
+    """Gaussian family only: residual variance and Gaussian population."""
 
 
 def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
     """Fit every client, and all together, with what the family needs estimated from all clients."""
     notes: tuple[str, ...] = ()
+    mixed: MixedModel | None = None
     name = coding.family
     if name == "multinomial":
         family = families.multinomial(len(coding.classes), rows.design.shape[1])
@@ -42,16 +45,16 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
         family = families.SIMPLE_FAMILIES[name]()
     fits = fit_clients(rows, family)
     if name == "gaussian":
-        noise = residual_variance(rows, diagonal=few_clients(rows))
-        family = family.with_dispersion(noise.variance)
-        if not noise.identified:
+        mixed = mixed_model(rows, diagonal=few_clients(rows))
+        family = family.with_dispersion(mixed.variance)
+        if not mixed.identified:
             notes += (
                 "clients have too few rows to tell noise from differences between clients; "
                 "what could be either is taken for noise",
             )
     elif name == "gamma":
         family = family.with_dispersion(max(common_dispersion(rows, family, fits), 1e-12))
-    return LocalModel(family, fits, fit_clients(rows.pooled(), family), notes)
+    return LocalModel(family, fits, fit_clients(rows.pooled(), family), notes, mixed)
 
 
 def few_clients(rows: GroupedRows) -> bool:

@@ -1,13 +1,16 @@
-"""The residual variance that all clients share, with clients of any size: REML of a mixed model.
+"""The mixed model of least squares: residual variance and Gaussian population, by (restricted) likelihood.
 
     y_k = Z_k theta_k + e_k,    theta_k ~ N(mu, sigma^2 Gamma),    e_k ~ N(0, sigma^2 I)
 
 Residuals within clients say nothing where clients have no more rows than parameters.  The marginal
-likelihood does: with M_k = I + Z_k Gamma Z_k' and mu, sigma^2 profiled out under a flat prior on mu,
+likelihood does: with M_k = I + Z_k Gamma Z_k' and mu, sigma^2 profiled out,
 
-    deviance(Gamma) = sum_k log|M_k| + log|sum_k Z_k' M_k^{-1} Z_k| + (N - d) log Q,
+    deviance(Gamma) = sum_k log|M_k| + N log Q,
 
-    Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / (N - d).
+    Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / N.
+
+The restricted likelihood also takes into account that mu is estimated: log|sum_k Z_k' M_k^{-1} Z_k| is
+added to the deviance and N - d stands for N.  That matters for few clients only.
 
 Everything is computed from A_k = Z_k'Z_k and Z_k'y_k, with Gamma = L L' and (L triangular or diagonal)
 
@@ -16,6 +19,7 @@ Everything is computed from A_k = Z_k'Z_k and Z_k'y_k, with Gamma = L L' and (L 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,13 +34,21 @@ from vaneb.local.objective import Array
 SMALLEST = 1e-12
 #: Where noise and population look alike: deviance per row and unit of Gamma, so that noise is preferred.
 TIE_BREAK = 1e-3
+RESTARTS = 10
+#: With fewer clients than this, what it costs to estimate mu is worth taking into account.
+FEW = 100
 
 
-@dataclass(frozen=True)
-class Noise:
-    """An estimated residual variance."""
+@dataclass(frozen=True, eq=False)
+class MixedModel:
+    """A residual variance and a Gaussian population."""
 
     variance: float
+    """sigma^2"""
+    mean: Array
+    """mu, shape (d,)"""
+    spread: Array
+    """Covariance sigma^2 Gamma of the population, shape (d, d)."""
     identified: bool
     """False where no data of this shape could tell noise from differences between clients."""
 
@@ -53,9 +65,10 @@ class _Moments:
     """sum of y^2"""
     n_rows: int
     penalty: float
+    restricted: bool
 
-    def deviance(self, factor: Array) -> tuple[float, Array, float]:
-        """Deviance at L, its gradient in L (d, d), and sigma^2."""
+    def deviance(self, factor: Array) -> tuple[float, Array, float, Array]:
+        """Deviance at L, its gradient in L (d, d), sigma^2 and mu."""
         d = factor.shape[0]
         reduced = self.gram @ factor
         inner = np.eye(d) + factor.T @ reduced
@@ -67,57 +80,77 @@ class _Moments:
         inverse = np.linalg.pinv(total, hermitian=True)
         mean = inverse @ scores.sum(axis=0)
         quadratic = self.square - float(np.sum((self.cross @ factor) * projected)) - mean @ total @ mean
-        freedom = self.n_rows - d
+        freedom = self.n_rows - d * self.restricted
         variance = max(float(quadratic), SMALLEST * self.square) / freedom
         value = (
             np.linalg.slogdet(inner)[1].sum()
-            + np.log(np.maximum(np.linalg.eigvalsh(total), SMALLEST)).sum()
+            + self.restricted * np.log(np.maximum(np.linalg.eigvalsh(total), SMALLEST)).sum()
             + freedom * np.log(variance)
             + self.penalty * float(np.sum(factor**2))
         )
         left = scores - weighted @ mean
-        slope = total - left.T @ left / variance - np.einsum("kij,jl,klm->im", weighted, inverse, weighted)
-        return float(value), 2 * slope @ factor + 2 * self.penalty * factor, variance
+        slope = total - left.T @ left / variance
+        if self.restricted:
+            slope -= np.einsum("kij,jl,klm->im", weighted, inverse, weighted)
+        return float(value), 2 * slope @ factor + 2 * self.penalty * factor, variance, mean
 
 
-def residual_variance(rows: GroupedRows, *, diagonal: bool = False) -> Noise:
-    """sigma^2 of the Gaussian family, by REML under a Gaussian population.
+def mixed_model(rows: GroupedRows, *, diagonal: bool = False, restricted: bool | None = None) -> MixedModel:
+    """sigma^2, mu and the population's covariance.
 
     Parameters
     ----------
     rows : rows of K clients
-    diagonal : keep Gamma diagonal, as for few clients
+    diagonal : keep Gamma diagonal, as for very few clients
+    restricted : use the restricted likelihood; by default with fewer than ``FEW`` clients
     """
     n, d = rows.design.shape
+    restricted = rows.n_clients < FEW if restricted is None else restricted
     if n <= d:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
     scale = np.sqrt(np.mean(rows.design**2, axis=0))
-    design = rows.design / np.where(scale > 0, scale, 1.0)
+    scale = np.where(scale > 0, scale, 1.0)
+    design = rows.design / scale
     response = rows.response - rows.offset
     # Residuals of the pooled fit: the same sigma^2, and no cancellation where the level is large.
-    response = response - design @ np.linalg.lstsq(design, response, rcond=None)[0]
+    pooled = np.linalg.lstsq(design, response, rcond=None)[0]
+    response = response - design @ pooled
     square = float(response @ response)
     total = float(np.sum((rows.response - rows.offset) ** 2))
     if square <= SMALLEST * max(total, 1e-300):
-        return Noise(max(SMALLEST * total / n, 1e-300), True)
+        return MixedModel(max(SMALLEST * total / n, 1e-300), pooled / scale, np.zeros((d, d)), True)
     gram = outer_sums(np.ascontiguousarray(design), rows.starts)
     cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
     identified = _identified(gram, n)
-    moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n)
+    moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n, restricted)
     lower = (np.arange(d), np.arange(d)) if diagonal else np.tril_indices(d)
 
     def loss(coordinates: Array) -> tuple[float, Array]:
         factor = np.zeros((d, d))
         factor[lower] = coordinates
-        value, gradient, _ = moments.deviance(factor)
+        value, gradient, _, _ = moments.deviance(factor)
         return value / n, gradient[lower] / n
 
-    start = np.eye(d)[lower] * 0.5
-    bounds = [(0.0, 1e4) if i == j else (-1e4, 1e4) for i, j in zip(*lower, strict=True)]
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-12})
     factor = np.zeros((d, d))
-    factor[lower] = found.x
-    return Noise(moments.deviance(factor)[2], identified)
+    factor[lower] = _minimised(loss, 0.5 * np.eye(d)[lower])
+    _, _, variance, mean = moments.deviance(factor)
+    spread = variance * factor @ factor.T / np.outer(scale, scale)
+    return MixedModel(variance, (pooled + mean) / scale, spread, identified)
+
+
+def _minimised(loss: Callable[[Array], tuple[float, Array]], start: Array) -> Array:
+    """The minimiser, by BFGS from ``start`` and again from beside where it ended.
+
+    The gradient in L vanishes wherever a column of L does, also where the deviance falls to both sides.
+    """
+    best, best_value = start, np.inf
+    for _ in range(RESTARTS):
+        found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-9})
+        if not found.fun < best_value - 1e-10:
+            break
+        best, best_value = found.x, found.fun
+        start = best + 0.05
+    return best
 
 
 def _identified(gram: Array, n_rows: int) -> bool:

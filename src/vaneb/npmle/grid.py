@@ -3,8 +3,9 @@
 With constant covariances every maximum of a weighted sum of the clients' likelihoods is a
 precision-weighted mean of their estimates (the ridgeline), so the grid covers the box of the estimates; and
 the support lies within r_K of some estimate, so the rest of the box is left out.  The spacing gives a bound
-on what the grid loses (``vaneb.theory.discretisation_bound``).  In more than three dimensions a grid fine
-enough to matter has too many points: use the certified solver.
+on what the grid loses (``vaneb.theory.discretisation_bound``).  Means weighted with full matrices may leave
+the box; the certificate, which looks everywhere, says what that costs.  In more than three dimensions a grid
+fine enough to matter has too many points: use the certified solver.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Step
 from vaneb.npmle.starts import starting_points
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
+from vaneb.semidefinite import standard_errors
 
 #: Points that a grid may have.
 MOST_POINTS = 20_000
@@ -29,30 +31,28 @@ def ridgeline_grid(likelihood: Likelihood, spacing: float = 0.5, most: int = MOS
     ----------
     spacing : side of a cube in units of the clients' median standard error, coordinate by coordinate.
     """
-    if not spacing > 0:
-        raise InvalidOption(f"the grid's spacing must be positive, not {spacing}")
+    if not 0 < spacing < np.inf:
+        raise InvalidOption(f"the grid's spacing must be a positive number, not {spacing}")
     estimates, precision = starting_points(likelihood), likelihood.local_precision()
     diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
     typical = np.median(diagonal, axis=0)
     step = spacing / np.sqrt(np.where(typical > 0, typical, 1.0))
     low = estimates.min(axis=0) - step / 2
-    counts = np.ceil((estimates.max(axis=0) - low) / step).astype(int) + 1
+    counts = np.ceil((estimates.max(axis=0) - low) / step) + 1
     n, d = estimates.shape
-    # r_K in units of the step: the largest standard error, sqrt(2 log(e K)) of them.
-    radius = np.sqrt(2 * np.log(np.e * n)) / spacing
-    cells = np.unique(np.floor((estimates - low) / step).astype(int), axis=0)
-    reach = np.arange(-int(np.ceil(radius)), int(np.ceil(radius)) + 2)
-    if len(cells) * float(len(reach)) ** d > 2e8 or np.prod(counts.astype(float)) > 50 * most:
+    if np.log(counts).sum() > np.log(50 * most):
         raise InvalidOption(
             f"a grid in {d} dimensions at spacing {spacing} has too many points: use solver='certified', "
             "or a wider spacing"
         )
-    axes = [low[i] + step[i] * np.arange(counts[i]) for i in range(d)]
+    axes = [low[i] + step[i] * np.arange(int(counts[i])) for i in range(d)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, d)
     from scipy.spatial import cKDTree
 
-    near = cKDTree(estimates / step).query(grid / step, distance_upper_bound=radius)[0] < np.inf
-    grid = grid[near]
+    # r_K, coordinate by coordinate: sqrt(2 log(e K)) of the largest standard errors, infinite for some.
+    radius = np.sqrt(2 * np.log(np.e * n)) * standard_errors(precision).max(axis=0)
+    distance, _ = cKDTree(estimates / radius).query(grid / radius, p=np.inf, distance_upper_bound=1 + 1e-9)
+    grid = grid[distance < np.inf]
     if len(grid) > most:
         raise InvalidOption(
             f"the grid has {len(grid)} points, more than {most}: use solver='certified', or a wider spacing"

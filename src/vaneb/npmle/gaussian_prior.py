@@ -7,7 +7,8 @@ EM on (mu, Gamma) under the smoothed likelihood: with m_k, V_k client k's poster
     mu <- mean m_k,     Gamma <- mean [V_k + (m_k - mu)(m_k - mu)'],
 
 accelerated by squared extrapolation (SQUAREM): EM alone needs thousands of steps when the clients know
-little.  Every accepted extrapolation raises the likelihood.
+little.  Every accepted extrapolation raises the likelihood.  For Gaussian reports the likelihood's gradient
+is at hand, and a quasi-Newton method takes over early: EM crawls where Gamma is (nearly) singular.
 
 A Gaussian has no room for a client that is nothing like the others: one of them would own it.  Clients that
 the fitted Gaussian leaves alone (``ALONE``) have no part in the fit.
@@ -23,11 +24,15 @@ from scipy.optimize import minimize
 
 from vaneb.blocks import sum_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
+from vaneb.likelihood.gaussian_function import FunctionGaussian
+from vaneb.likelihood.gaussian_shared import SharedGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
 from vaneb.npmle.support import completed_estimates
 from vaneb.prior import Prior
 
+#: Likelihoods whose ``ascent`` tells the gradient in Gamma.
+GAUSSIAN = (ConstantGaussian, SharedGaussian, FunctionGaussian)
 #: A client whose log-density is this far below its own peak, ten standard deviations away, is alone.
 ALONE = -50.0
 #: Times that the clients who are alone are looked for again after a fit without them.
@@ -48,18 +53,23 @@ def gaussian_prior(
     ----------
     diagonal : keep Gamma diagonal.
     tol : stop when two steps gain less than this in average log-likelihood.
-    polish : climb the likelihood itself from where EM ended; see ``_polished``.
+    polish : climb the likelihood itself from where EM ended, if that was by approximation; see ``_polished``.
     """
     mean, spread = _robust_start(likelihood)
     coordinates = _Coordinates(mean, np.sqrt(np.diagonal(spread)), diagonal)
     alone = are_alone(likelihood, mean, spread)
     for _ in range(LOOKS):
         others = likelihood.take(np.flatnonzero(~alone)) if alone.any() else likelihood
-        mean, spread = _by_em(others, mean, spread, coordinates, tol, max_steps)
+        gaussian = isinstance(likelihood, GAUSSIAN)
+        mean, spread = _by_em(
+            others, mean, spread, coordinates, max(tol, 1e-3) if gaussian else tol, max_steps
+        )
+        if gaussian:
+            mean, spread = _by_gradient(others, mean, spread, coordinates, tol)
         before, alone = alone, are_alone(likelihood, mean, spread)
         if (alone == before).all():
             break
-    if polish and not isinstance(likelihood, ConstantGaussian) and not diagonal and len(mean) <= 4:
+    if polish and not isinstance(likelihood, GAUSSIAN) and not diagonal and len(mean) <= 4:
         mean, spread = _polished(others, mean, spread, coordinates)
     return Prior(mean[None], np.ones(1), spread)
 
@@ -122,13 +132,53 @@ def _by_em(
     return mean, spread
 
 
+def _by_gradient(
+    likelihood: Likelihood, mean: Array, spread: Array, coordinates: _Coordinates, tol: float
+) -> tuple[Array, Array]:
+    """The maximum by L-BFGS in mu and a root R of Gamma = R R', which may become singular on the way.
+
+        dl/dmu = mean_k (score at mu),    dl/dGamma = 1/2 mean_k (s_k s_k' - Q_k),    dl/dR = 2 (dl/dGamma) R,
+
+    with Q_k = (Sigma_k / n_k + Gamma)^{-1} and s_k = Q_k (theta_hat_k - mu): the sums that ``ascent`` forms,
+    if clients are weighted by the inverse of their likelihoods.
+    """
+    d, scale = len(mean), coordinates.scale
+    free = np.eye(d, dtype=bool) if coordinates.diagonal else np.tri(d, dtype=bool)
+
+    def unpack(x: Array) -> tuple[Array, Array]:
+        root = np.zeros((d, d))
+        root[free] = x[d:]
+        return coordinates.centre + scale * x[:d], scale[:, None] * root
+
+    def loss(x: Array) -> tuple[float, Array]:
+        at, root = unpack(x)
+        smoothed = likelihood.smoothed(root @ root.T)
+        values = smoothed.log_likelihood(at[None])[:, 0]
+        weights = -values - np.log(len(values))
+        sums = smoothed.ascent(at[None], weights, frozen=True)
+        exact = smoothed.ascent(at[None], weights, curvature=False).gradient[0]
+        assert sums.outer is not None
+        information = sums.information[0] if sums.information.ndim == 3 else np.diag(sums.information[0])
+        slope = scale[:, None] * ((sums.outer[0] - information) @ root)
+        return -float(values.mean()), -np.concatenate([scale * exact, slope[free]])
+
+    unit = spread / scale[:, None] / scale
+    root = np.linalg.cholesky(unit + 1e-9 * np.trace(unit) / d * np.eye(d))
+    start = np.concatenate([(mean - coordinates.centre) / scale, root[free]])
+    options = {"maxiter": 500, "maxcor": 30, "ftol": 1e-3 * tol, "gtol": 1e-9}
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    if not found.fun <= loss(start)[0]:
+        return mean, spread
+    mean, root = unpack(found.x)
+    return mean, root @ root.T
+
+
 def _polished(
     likelihood: Likelihood, mean: Array, spread: Array, coordinates: _Coordinates
 ) -> tuple[Array, Array]:
     """Climb the likelihood itself from where EM ended.
 
-    Where posterior moments are approximate (Laplace) or covariances depend on the mean, EM's fixed point is
-    near the maximum, not at it.
+    Where posterior moments are approximate (Laplace), EM's fixed point is near the maximum, not at it.
     """
     start = coordinates.of(mean, spread)
     if start is None:

@@ -84,10 +84,9 @@ class ResponseCoding:
         return y
 
     def _class_codes(self, values: pd.Series) -> Array:
-        code = {c: float(i) for i, c in enumerate(self.classes)}
-        if self.classes == (0, 1) and _is_numeric(values):
-            code |= {False: 0.0, True: 1.0}
-        codes = values.astype(object).map(code)
+        # Booleans and numbers of any type are one and the same class where they are equal.
+        same_kind = values.astype(float) if _is_numeric(values) else values.astype(object)
+        codes = same_kind.map({c: float(i) for i, c in enumerate(self.classes)})
         unknown = codes.isna() & values.notna()
         if unknown.any():
             known = ", ".join(map(str, self.classes))

@@ -1,7 +1,7 @@
 """The (client, atom) kernels against the arithmetic limit of the machine.
 
 Nanoseconds for a pair of ``log_likelihood`` and of ``ascent`` (with curvature), one thread, 20,000 clients
-(2,000 where the covariance is a full function) and 200 atoms.  All atoms are near all clients, so that no
+and 200 atoms.  All atoms are near all clients, so that no
 pair is skipped and the number of operations is known; a second measurement on the five-cluster population
 of ``part_growth``, atoms at clients' estimates, shows what skipping saves.
 
@@ -22,8 +22,6 @@ import part_growth
 from measure import Row
 
 CLIENTS, ATOMS, REPEATS, PRODUCT = 20_000, 200, 5, 1536
-#: Where a pair takes microseconds.
-FEWER_CLIENTS = {"full-function": 2_000}
 EXP, LOG = 34, 31
 
 
@@ -92,7 +90,7 @@ def run(options) -> Iterator[Row]:
     limit = peak_gigaflops()
     yield {"what": "matrix product", "gigaflops": limit}
     for case, (make, operations) in CASES.items():
-        likelihood = make(FEWER_CLIENTS.get(case, CLIENTS), np.random.default_rng(0))
+        likelihood = make(CLIENTS, np.random.default_rng(0))
         d = likelihood.dimension
         spread_out = likelihood.local_estimates()[:ATOMS]
         centre = likelihood.local_estimates().mean(axis=0)

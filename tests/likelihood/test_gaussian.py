@@ -407,3 +407,37 @@ def test_far_away_is_far_not_an_error() -> None:
         assert np.isfinite(likelihood.log_likelihood(far)).all()
         sums = likelihood.ascent(far, LOG_WEIGHTS - 1000.0)
         assert all(np.isfinite(part).all() for part in sums)
+
+
+@pytest.mark.parametrize("spread", [None, 0.3 * np.eye(D), np.diag([0.5, 0.0, 0.1])[:D, :D]])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_compiled_strips_agree_with_single_pairs(spread: np.ndarray | None, frozen: bool) -> None:
+    """300 clients in three strips, two of them with fewer rows than parameters."""
+    rng = np.random.default_rng(21)
+    clients = 300
+    rows = [rng.normal(size=(1 if k in (5, 200) else 12, D)) for k in range(clients)]
+    covariance = EmpiricalGLM(
+        np.concatenate(rows), np.cumsum([0] + [len(r) for r in rows]).astype(np.intp), "poisson"
+    )
+    likelihood = FunctionGaussian(
+        rng.normal(size=(clients, D)), rng.integers(5, 50, clients) * 1.0, covariance, spread
+    )
+    atoms = rng.normal(size=(7, D))
+    logs = likelihood.log_likelihood(atoms)
+    assert_allclose(logs, likelihood._log_likelihood_by_pairs(atoms), rtol=1e-10, atol=1e-10)
+    log_weights = -logs.max(axis=1) - np.log(clients)
+    got = likelihood.ascent(atoms, log_weights, frozen=frozen)
+    want = likelihood._ascent_by_pairs(atoms, log_weights, -np.inf, frozen, True)
+    for a, b in zip(got, want, strict=True):
+        assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(np.abs(b).max()))
+
+
+def test_poisson_moments_write_what_they_compute() -> None:
+    rng = np.random.default_rng(22)
+    scatter = rng.normal(size=(9, D, D))
+    family = MomentPoisson(rng.normal(size=(9, D)), scatter @ scatter.transpose(0, 2, 1))
+    points = rng.normal(size=(4, D)) * 3  # some exponents are clipped
+    precision, gradient = np.empty((4, D, D, 9)), np.empty((4, D, D, D, 9))
+    family.write_clients_last(points, precision, gradient)
+    assert_allclose(np.moveaxis(precision, -1, 0), family.precision(points[None]), rtol=1e-12)
+    assert_allclose(np.moveaxis(gradient, -1, 0), family.precision_gradient(points[None]), rtol=1e-10)

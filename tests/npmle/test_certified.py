@@ -336,7 +336,7 @@ def test_threads_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> No
 def test_many_clients_start_from_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     likelihood = diagonal_problem(1500, 1, seed=16)
     whole = certified(likelihood)
-    monkeypatch.setattr(module, "FIRST_LOOK", 300)
+    monkeypatch.setattr(module.cert, "FIRST_LOOK", 300)
     fit = certified(likelihood)
     assert fit.certificate.reached
     assert gaps_at(likelihood, fit, grid_around(likelihood, 1001)).max() <= fit.certificate.bound + 1e-6

@@ -42,6 +42,8 @@ class CovarianceFunction(ABC):
 
     #: Name of the family on the wire; ``None`` for a family that has no wire form.
     family: ClassVar[str | None] = None
+    #: Whether its value for a client at a point is a matter of nanoseconds, whatever the client's size.
+    cheap: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -89,6 +91,16 @@ class DiagonalCovariance(CovarianceFunction):
 
 class FullCovariance(CovarianceFunction):
     """A covariance function whose values are symmetric matrices."""
+
+    def write_clients_last(self, points: Array, precision: Array, gradient: Array | None) -> None:
+        """Write the unit precision at points (m, d) into (m, d, d, K), its gradient into (m, d, d, d, K).
+
+        With clients on the last axis, loops over them become vector instructions.  A family that can do
+        better than this transposition overrides it.
+        """
+        precision[...] = np.moveaxis(self.precision(points[None]), 0, -1)
+        if gradient is not None:
+            gradient[...] = np.moveaxis(self.precision_gradient(points[None]), 0, -1)
 
 
 class SharedDiagonal(DiagonalCovariance):

@@ -8,6 +8,7 @@ S is zero and whose mean is one is an intercept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -43,6 +44,7 @@ class MomentPoisson(FullCovariance):
     """
 
     family: ClassVar[str | None] = "moment-poisson"
+    cheap: ClassVar[bool] = True
     mean: Array
     covariance: Array
 
@@ -79,6 +81,21 @@ class MomentPoisson(FullCovariance):
         gradient += s[..., :, None, :] * v[..., None, :, None] + v[..., :, None, None] * s[..., None, :, :]
         gradient *= scale[..., None]
         return gradient
+
+    @cached_property
+    def _clients_last(self) -> tuple[Array, Array]:
+        return (
+            np.ascontiguousarray(self.mean.T),
+            np.ascontiguousarray(np.moveaxis(self.covariance, 0, -1)),
+        )
+
+    def write_clients_last(self, points: Array, precision: Array, gradient: Array | None) -> None:
+        from vaneb.covariance._moment_kernels import moment_poisson
+
+        nothing = np.empty((0,) * 5)
+        moment_poisson(
+            *self._clients_last, points, EXPONENT_LIMIT, precision, nothing if gradient is None else gradient
+        )
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         return _checks.unchecked(self, mean=self.mean[rows], covariance=self.covariance[rows])

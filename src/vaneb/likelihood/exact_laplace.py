@@ -86,7 +86,7 @@ def new_modes(d, q):
 
 
 @njit(cache=True, nogil=True)
-def _gain(root, guess_information, gain):
+def first_gain(root, guess_information, gain):
     """(I + L' H L)^{-1} L' H, which maps guess - a to the first u; ``gain`` (q, d) is overwritten."""
     q = root.shape[1]
     projected = np.ascontiguousarray(root.T) @ guess_information
@@ -275,7 +275,7 @@ def log_likelihood(data, constant, atoms_t, search, out):
     modes = new_modes(d, root.shape[1])
     gain = np.empty((root.shape[1], d))
     for k in range(constant.shape[0]):
-        _gain(root, search.information[k], gain)
+        first_gain(root, search.information[k], gain)
         for start in range(0, m, TILE):
             size = min(TILE, m - start)
             find_modes(data, k, atoms_t, start, size, root, search.guess[k], gain, tile, modes)
@@ -297,7 +297,7 @@ def ascent(data, constant, atoms_t, search, floor, curvature):
     informations = np.empty((TILE, d, d))
     covariances = np.empty((TILE, d, d))
     for k in range(constant.shape[0]):
-        _gain(root, search.information[k], gain)
+        first_gain(root, search.information[k], gain)
         for start in range(0, m, TILE):
             size = min(TILE, m - start)
             find_modes(data, k, atoms_t, start, size, root, search.guess[k], gain, tile, modes)
@@ -329,7 +329,7 @@ def components(data, atoms_t, search, mean, covariance):
     informations = np.empty((TILE, d, d))
     covariances = np.empty((TILE, d, d))
     for k in range(data.starts.shape[0] - 1):
-        _gain(root, search.information[k], gain)
+        first_gain(root, search.information[k], gain)
         for start in range(0, m, TILE):
             size = min(TILE, m - start)
             find_modes(data, k, atoms_t, start, size, root, search.guess[k], gain, tile, modes)

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance
-from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal
+from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
+from vaneb.likelihood import function_strips
+from vaneb.likelihood.function_strips import Rows, Strip, strips
+from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
 
@@ -44,12 +47,14 @@ class FunctionGaussian:
     spread : (d, d) or None
     """
 
-    cheap: ClassVar[bool] = False
-
     estimates: Array
     n: Array
     covariance: CovarianceFunction
     spread: Array | None = field(default=None)
+
+    @property
+    def cheap(self) -> bool:
+        return self.covariance.cheap
 
     @property
     def n_clients(self) -> int:
@@ -87,7 +92,36 @@ class FunctionGaussian:
         shape = precision.shape
         return smoothed_precision(precision.reshape(-1, *shape[2:]), self.spread)[0].reshape(shape)
 
+    @cached_property
+    def _strips(self) -> list[Strip]:
+        """Clients whose estimates are neighbours together, so that strips far from an atom are skipped."""
+        return self._cut(neighbours_together(self.estimates))
+
+    def _cut(self, order: NDArray[np.intp] | None) -> list[Strip]:
+        assert isinstance(self.covariance, FullCovariance)
+        return strips(self.estimates, self.n, self.covariance, order)
+
+    @property
+    def _compiled(self) -> bool:
+        return isinstance(self.covariance, FullCovariance)
+
+    @property
+    def _spread(self) -> Array:
+        return (
+            np.empty((0, 0)) if self.spread is None else np.ascontiguousarray(self.spread, dtype=np.float64)
+        )
+
     def log_likelihood(self, atoms: Array) -> Array:
+        atoms = np.ascontiguousarray(atoms, dtype=np.float64)
+        out = np.empty((self.n_clients, len(atoms)))
+        left: list[Rows] = [slice(None)]
+        if self._compiled:
+            left = function_strips.log_likelihood(self._cut(None), atoms, self._spread, out)
+        for part in left:
+            out[part] = self.take(part)._log_likelihood_by_pairs(atoms)
+        return out
+
+    def _log_likelihood_by_pairs(self, atoms: Array) -> Array:
         out = np.empty((self.n_clients, len(atoms)))
         for rows in self._blocks(len(atoms)):
             out[rows] = self.take(rows)._log_density(atoms[None])
@@ -118,11 +152,28 @@ class FunctionGaussian:
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
+        atoms = np.ascontiguousarray(atoms, dtype=np.float64)
+        floor = SKIP - np.log(self.n_clients)
+        if not self._compiled:
+            return self._ascent_by_pairs(atoms, log_weights, floor, frozen, curvature)
+        sums, left = function_strips.ascent(
+            self._strips, atoms, self._spread, log_weights, floor, frozen=frozen, curvature=curvature
+        )
+        total = Ascent(
+            sums.value, sums.gradient, mirror(sums.outer) if curvature else None, mirror(sums.information)
+        )
+        for part in left:
+            own = self.take(part)._ascent_by_pairs(atoms, log_weights[part], floor, frozen, curvature)
+            total = total.plus(own)
+        return total
+
+    def _ascent_by_pairs(
+        self, atoms: Array, log_weights: Array, floor: float, frozen: bool, curvature: bool
+    ) -> Ascent:
         m, d = atoms.shape
         value, gradient = np.zeros(m), np.zeros((m, d))
         outer = np.zeros((m, d, d)) if curvature else None
         information = np.zeros((m, d) if self._diagonal and frozen else (m, d, d))
-        floor = SKIP - np.log(self.n_clients)
         for rows in self._blocks(m * d):
             block = self.take(rows)
             log_share = block._log_density(atoms[None]) + log_weights[rows, None]

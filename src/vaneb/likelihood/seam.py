@@ -17,7 +17,7 @@ Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a f
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,16 @@ class Ascent(NamedTuple):
     So the Hessian of ``value`` is close to ``outer - information``.
     """
 
+    def plus(self, other: Ascent) -> Ascent:
+        """The sums over these clients and others."""
+        outer = None if self.outer is None or other.outer is None else self.outer + other.outer
+        return Ascent(
+            self.value + other.value,
+            self.gradient + other.gradient,
+            outer,
+            self.information + other.information,
+        )
+
 
 class Components(NamedTuple):
     """Posterior of theta_k given that client k came from component j, N(a_j, Gamma)."""
@@ -55,8 +65,10 @@ class Components(NamedTuple):
 class Likelihood(Protocol):
     """K clients, as a solver sees them."""
 
-    #: Whether a pair of client and atom is a matter of nanoseconds; solvers look less widely where it is not.
-    cheap: ClassVar[bool]
+    @property
+    def cheap(self) -> bool:
+        """Whether a pair of client and atom is a matter of nanoseconds; solvers look less widely if not."""
+        ...
 
     @property
     def n_clients(self) -> int: ...

@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.npmle.support import distinct
 from vaneb.semidefinite import unit_diagonal
 
 #: Added to the unit diagonal of the information: where nobody knows anything, nothing moves.
 RIDGE = 1e-10
 
 
+#: Climbs this close, in local standard errors, after so many steps go on as one, where a step costs more than
+#: comparing them.
+TOGETHER, COMPARED_AFTER, MANY_CLIENTS = 0.05, (4, 8, 16, 32), 1_000
 #: A curvature below this share of the information counts as flat; other steps grow up to LONGEST-fold.
 FLAT, LONGEST = 0.005, 64.0
 
@@ -33,6 +37,10 @@ class Maxima(NamedTuple):
     """D at the points, (m,)"""
     scale: Array
     """Average information of the clients that matter at the point, (m, d, d): a local unit of length."""
+    starts: int
+    """Points that were climbed from."""
+    within: tuple[Array, Array] | None = None
+    """Corners of the box that they could not leave."""
 
 
 def client_log_weights(log_density: Array) -> Array:
@@ -48,10 +56,12 @@ def climb(
     steps: int = 40,
     gain: float = 1e-6,
     box: tuple[Array, Array] | None = None,
+    keep: int | None = None,
 ) -> Maxima:
     """Climb from ``starts`` (m, d) until the next step promises to raise D by less than ``gain``.
 
-    ``box``: corners (d,), (d,) of the box that points may not leave.
+    ``box``: corners (d,), (d,) of the box that points may not leave.  ``keep``: the first so many climbs, or
+    all, have a result of their own; others end where they meet another one.
     """
     points = np.array(starts, dtype=float)
     sums = likelihood.ascent(points, log_weights)
@@ -61,7 +71,11 @@ def climb(
     gap = sums.value - 1
     cautious = np.zeros(len(points), dtype=bool)
     move, newton = _direction(sums, cautious)
-    for _ in range(steps):
+    alone = np.ones(len(points), dtype=bool)
+    for taken in range(steps):
+        if keep is not None and taken in COMPARED_AFTER and likelihood.n_clients >= MANY_CLIENTS:
+            alone = _alone(points, _normalised(sums), gap, alone, keep)
+            done |= ~alone
         # A Newton step promises half of this and then the top; the other kind promises this and then more.
         promise = np.einsum("mi,mi->m", sums.gradient, move)
         done |= promise <= np.where(newton, gain, 0.01 * gain)
@@ -86,7 +100,17 @@ def climb(
         cautious[worse] = True
         move, newton = _direction(sums, cautious)
         length[newton] = np.minimum(length[newton], 1.0)
-    return Maxima(points, gap, np.where(sums.value[:, None, None] > 0, _normalised(sums), scale))
+    scale = np.where(sums.value[:, None, None] > 0, _normalised(sums), scale)
+    return Maxima(points[alone], gap[alone], scale[alone], len(points), box)
+
+
+def _alone(points: Array, scale: Array, gap: Array, among: NDArray[np.bool_], keep: int) -> NDArray[np.bool_]:
+    """Which of the climbs ``among`` go on: the first ``keep``, and the highest of those standing together."""
+    rest = np.flatnonzero(among[keep:]) + keep
+    order = np.concatenate([np.arange(keep), rest[np.argsort(-gap[rest], kind="stable")]])
+    alone = np.zeros(len(points), dtype=bool)
+    alone[distinct(points, scale, order, TOGETHER, always=keep)] = True
+    return alone
 
 
 def _merged(old: Ascent, new: Ascent, where: NDArray[np.intp], chosen: NDArray[np.bool_]) -> Ascent:

@@ -6,10 +6,10 @@ import numpy as np
 
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.ascent import Maxima, client_log_weights, climb
+from vaneb.npmle.ascent import TOGETHER, Maxima, client_log_weights, climb
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.npmle.starts import starting_points
-from vaneb.npmle.support import crossings
+from vaneb.npmle.support import crossings, distinct
 from vaneb.semidefinite import standard_errors
 
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
@@ -24,6 +24,9 @@ STEPS = 20
 LARGEST_LOG = 300.0
 #: Standard errors around the estimates that atoms may move with a variance function.
 REACH = 6.0
+#: Clients that first looks are taken at, where there are more than twice as many: the first rounds of a fit,
+#: and the climbs that show which of many starting points are worth a climb on everyone.
+FIRST_LOOK = 20_000
 #: Effort of the search that a certificate rests on.
 THOROUGH = 3.0
 
@@ -89,9 +92,10 @@ def search(
     # Crossings far from the estimates are common where precisions are full, rare where they are diagonal.
     if effort > 1 and (likelihood.local_precision().ndim == 3 or likelihood.n_clients <= FEW_CLIENTS):
         looked_at.append(crossings(likelihood, worst, half, rng))
-    starts = [atoms]
+    starts = []
+    part, part_weights = _part(likelihood, log_weights, rng)
     for points in looked_at:
-        value = likelihood.ascent(points, log_weights, curvature=False).value
+        value = part.ascent(points, part_weights, curvature=False).value
         # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
         count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
         order = np.argsort(-value, kind="stable")
@@ -100,9 +104,62 @@ def search(
             # The best points are on the slopes of what was found before; maxima that were missed are
             # climbed to from clients that stand apart, where D is low.
             starts.append(points[rng.permutation(order[count:])[: int(effort * CLIMBED)]])
+    others, box = np.concatenate(starts), region(likelihood, candidates)
+    count = len(others)
+    if part is not likelihood:
+        first = climb(part, others, part_weights, steps=STEPS, gain=tol, box=box, keep=0)
+        others = first.points[distinct(first.points, first.scale, np.argsort(-first.gap), TOGETHER)]
+    maxima = _climbed(likelihood, atoms, others, log_weights, box, tol, effort)
+    return maxima._replace(starts=len(atoms) + count)
+
+
+def _part(likelihood: Likelihood, log_weights: Array, rng: np.random.Generator) -> tuple[Likelihood, Array]:
+    """A random part of many clients, or all, with weights under which D has the same expectation."""
+    n_clients = likelihood.n_clients
+    if n_clients <= 2 * FIRST_LOOK:
+        return likelihood, log_weights
+    rows = np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False))
+    return likelihood.take(rows), log_weights[rows] + np.log(n_clients / FIRST_LOOK)
+
+
+def confirmed(
+    likelihood: Likelihood,
+    atoms: Array,
+    log_density: Array,
+    candidates: Array,
+    before: Maxima,
+    *,
+    tol: float,
+    effort: float = 1.0,
+) -> Maxima:
+    """The maxima of a prior that is almost the one whose maxima were ``before``: climbed to from those."""
+    log_weights = client_log_weights(guarded(likelihood, log_density))
+    order = np.argsort(-before.gap, kind="stable")
+    rest = before.points[distinct(before.points, before.scale, order, TOGETHER)]
     box = region(likelihood, candidates)
-    steps, gain = int(effort * STEPS), 0.02 * tol / max(effort, 1.0) ** 2
-    return climb(likelihood, np.concatenate(starts), log_weights, steps=steps, gain=gain, box=box)
+    maxima = _climbed(likelihood, atoms, rest, log_weights, box, tol, effort)
+    return maxima._replace(starts=max(maxima.starts, before.starts))
+
+
+def _climbed(
+    likelihood: Likelihood,
+    atoms: Array,
+    others: Array,
+    log_weights: Array,
+    box: tuple[Array, Array] | None,
+    tol: float,
+    effort: float,
+) -> Maxima:
+    """Climb from all atoms, each with a result of its own, and from other points."""
+    return climb(
+        likelihood,
+        np.concatenate([atoms, others]),
+        log_weights,
+        steps=int(effort * STEPS),
+        gain=0.02 * tol / max(effort, 1.0) ** 2,
+        box=box,
+        keep=len(atoms),
+    )
 
 
 def certify(
@@ -125,4 +182,6 @@ def certify(
 def certificate_of(likelihood: Likelihood, log_density: Array, maxima: Maxima, tol: float) -> Certificate:
     best = int(np.argmax(maxima.gap))
     alone = float((guarded(likelihood, log_density) - log_density).mean())
-    return Certificate(float(maxima.gap[best]), maxima.points[best], "ascent", tol, len(maxima.gap), alone)
+    return Certificate(
+        float(maxima.gap[best]), maxima.points[best], "ascent", tol, maxima.starts, alone, maxima.within
+    )

@@ -31,8 +31,6 @@ from vaneb.npmle.starts import first_atoms, starting_points
 from vaneb.npmle.support import distinct, merged
 from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 
-#: Clients that the first rounds look at, where there are more.
-FIRST_LOOK = 20_000
 #: Atoms that the first weights are solved over, in few dimensions and in many.
 FIRST_ATOMS = (400, 60)
 #: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
@@ -71,8 +69,8 @@ def certified(
         effort *= EFFORT_IF_SLOW
         max_rounds = min(max_rounds, ROUNDS_IF_SLOW[likelihood.spread is not None])
     trace: list[Step] = []
-    if n_clients > 2 * FIRST_LOOK:
-        part = likelihood.take(np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False)))
+    if n_clients > 2 * cert.FIRST_LOOK:
+        part = likelihood.take(np.sort(rng.choice(n_clients, cert.FIRST_LOOK, replace=False)))
         fit = certified(part, tol=tol, rng=rng, max_rounds=max_rounds, progress=progress, start=start)
         start, trace = (fit.atoms, fit.weights), list(fit.trace)
     upper = MOST_ATOMS[likelihood.dimension > cert.FEW_DIMENSIONS]
@@ -99,7 +97,7 @@ def certified(
         accuracy = max(0.1 * tol, min(1e-2, 0.05 * certificate.gap))
         atoms, weights, density = _solved(likelihood, candidate_atoms, candidate_weights, accuracy)
     fit = Fit(atoms, weights, certificate, tuple(trace), float(density.mean()))
-    return _tidied(likelihood, fit, candidates, rng, effort)
+    return _tidied(likelihood, fit, candidates, maxima, effort)
 
 
 def _first(likelihood: Likelihood, candidates: Array, rng: np.random.Generator) -> tuple[Array, Array | None]:
@@ -170,9 +168,7 @@ def _solved(
     return atoms[keep], weights[keep], np.log(mixture(matrix, weights)) + top
 
 
-def _tidied(
-    likelihood: Likelihood, fit: Fit, candidates: Array, rng: np.random.Generator, effort: float
-) -> Fit:
+def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, maxima: Maxima, effort: float) -> Fit:
     """Near-equal atoms made one, if the result is as good by the same measure."""
     scale = _local_scale(likelihood, fit)
     atoms, weights, _ = merged(fit.atoms, fit.weights, scale, 5 * SAME)
@@ -180,7 +176,8 @@ def _tidied(
         return fit
     tol = fit.certificate.tolerance
     atoms, weights, density = _solved(likelihood, atoms, weights, 0.1 * tol)
-    maxima = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH)
+    wide = effort * cert.THOROUGH
+    maxima = cert.confirmed(likelihood, atoms, density, candidates, maxima, tol=tol, effort=wide)
     certificate = cert.certificate_of(likelihood, density, maxima, tol)
     if certificate.gap > max(fit.certificate.gap, tol):
         return fit

@@ -29,7 +29,9 @@ class Step(NamedTuple):
 class Certificate:
     """How far a prior can be from the best one.
 
-    For every prior H, l_K(H) - l_K(G) <= max_theta D(G, theta), l_K the average log-likelihood.
+    For every prior H, l_K(H) - l_K(G) <= max_theta D(G, theta), l_K the average log-likelihood.  What is
+    stated here is the largest D that was *found*, so the bound holds as far as the search has not missed a
+    higher one; and where ``within`` is not ``None``, for priors H inside that box only.
 
     Parameters
     ----------
@@ -41,6 +43,9 @@ class Certificate:
     starts : points that were climbed from.
     alone : average log-likelihood given up by not giving an atom to clients that would have it to themselves;
         zero in few dimensions, where they get one.  See ``vaneb.npmle.certificate.guarded``.
+    within : corners (d,), (d,) of the box that was searched, or ``None`` for all of space.  A covariance
+        function, or a likelihood that rises for ever, may make D large where no client is informative; atoms
+        are kept out of there, and the certificate does not speak of it.
     """
 
     gap: float
@@ -49,6 +54,7 @@ class Certificate:
     tolerance: float
     starts: int
     alone: float = 0.0
+    within: tuple[Array, Array] | None = None
 
     @property
     def reached(self) -> bool:
@@ -61,6 +67,8 @@ class Certificate:
 
     def __str__(self) -> str:
         said = "proved" if self.kind == "proved" else f"largest found from {self.starts} starts"
+        if self.within is not None:
+            said += " in the region of the estimates"
         return f"max D = {self.gap:.2g} ({said}), tolerance {self.tolerance:g}"
 
 

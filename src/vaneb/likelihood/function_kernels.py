@@ -1,0 +1,253 @@
+"""Compiled loops for Gaussian reports whose precision is a full matrix that depends on the atom.
+
+The covariance function writes the unit precision of a strip of clients at some atoms, and its derivative
+where that is needed, with clients on the last axis; every loop here runs over the clients of the strip
+inside, in vector instructions on numbers that stay in the first-level cache.
+
+With P = n_k times the unit precision, P = L L', A = I + L' Gamma L = L_A L_A', e = theta_hat - a and
+
+    F = L_A^{-1} L',    G = L_A^{-1} L^{-1},    y = F e,    u = G'y,
+
+the smoothed report has precision Q = F'F, and its log density, exact score and expected information are
+
+    l   = log det L - log det L_A - |y|^2 / 2 - d/2 log 2 pi
+    s_l = [F'y]_l + 1/2 <G'G - u u', dP_l>
+    I   = F'F + 1/2 [tr(G'G dP_l G'G dP_h)]_lh.
+
+No two large numbers are subtracted anywhere.  The *frozen* score and information keep the first terms only.
+
+Shapes: x_t (d, S), n (S,), atoms (m, d), precision (m, d, d, S), gradient (m, d, d, d, S) with the coordinate
+of theta on the fourth axis, spread (d, d), or (0, 0) for none.  All precisions must be of full rank:
+``density`` counts those that are not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from vaneb.likelihood.kernels import REORDER
+from vaneb.local.vector_math import exp, log
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+#: Pivots are kept above this, so that a strip with a singular client stays finite for the others.
+SMALLEST = 1e-280
+
+
+@njit(cache=True, nogil=True)
+def _exponentials(numbers):
+    for k in range(numbers.shape[0]):
+        numbers[k] = exp(numbers[k])
+
+
+@njit(cache=True, nogil=True)
+def _add_logs(numbers, factor, total):
+    for k in range(numbers.shape[0]):
+        total[k] += factor * log(numbers[k])
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
+def _factor(matrix, scale, tolerance, lower, inverse):
+    """Cholesky factors of scale_k * matrix_k, and 1 / their diagonals; how many are not of full rank."""
+    d, count = matrix.shape[0], matrix.shape[2]
+    deficient = 0
+    for i in range(d):
+        for h in range(i + 1):
+            entry = lower[i, h]
+            for k in range(count):
+                entry[k] = scale[k] * matrix[i, h, k]
+            for c in range(h):
+                for k in range(count):
+                    entry[k] -= lower[i, c, k] * lower[h, c, k]
+            if h < i:
+                for k in range(count):
+                    entry[k] *= inverse[h, k]
+        pivot = lower[i, i]
+        for k in range(count):
+            deficient += not (pivot[k] > tolerance * scale[k] * matrix[i, i, k])
+        for k in range(count):
+            pivot[k] = math.sqrt(max(pivot[k], SMALLEST))
+            inverse[i, k] = 1.0 / pivot[k]
+    return deficient
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
+def _factor_smoothed(lower, spread, ones, product, inner, inner_lower, inner_inverse):
+    """The factor L_A of A = I + L' spread L."""
+    d, count = lower.shape[0], lower.shape[2]
+    for i in range(d):
+        for c in range(d):
+            row = product[i, c]  # (spread L)_ic
+            row[:] = 0.0
+            for h in range(c, d):
+                weight = spread[i, h]
+                for k in range(count):
+                    row[k] += weight * lower[h, c, k]
+    for b in range(d):
+        for c in range(b + 1):
+            entry = inner[b, c]
+            entry[:] = 1.0 if b == c else 0.0
+            for i in range(b, d):
+                for k in range(count):
+                    entry[k] += lower[i, b, k] * product[i, c, k]
+    _factor(inner, ones, 0.0, inner_lower, inner_inverse)
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
+def _solve_lower(lower, inverse, right):
+    """right <- lower^{-1} right, (d, S)."""
+    d, count = right.shape
+    for c in range(d):
+        row = right[c]
+        for b in range(c):
+            for k in range(count):
+                row[k] -= lower[c, b, k] * right[b, k]
+        for k in range(count):
+            row[k] *= inverse[c, k]
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
+def density(x_t, n, constant, atoms, precision, spread, tolerance, out):
+    """out[j, k] = constant_k + l_k(a_j); returns how many precisions are not of full rank."""
+    m, d = atoms.shape
+    count = len(n)
+    smooth = len(spread) > 0
+    lower, inverse = np.empty((d, d, count)), np.empty((d, count))
+    product, inner, inner_lower = np.empty((3, d, d, count))
+    inner_inverse, ones = np.empty((d, count)), np.ones(count)
+    y = np.empty((d, count))
+    deficient = 0
+    for j in range(m):
+        row = out[j]
+        deficient += _factor(precision[j], n, tolerance, lower, inverse)
+        y[:] = 0.0
+        for i in range(d):
+            for c in range(i + 1):
+                for k in range(count):
+                    y[c, k] += lower[i, c, k] * (x_t[i, k] - atoms[j, i])
+        for k in range(count):
+            row[k] = constant[k] - d * HALF_LOG_2PI
+        for i in range(d):
+            _add_logs(inverse[i], -1.0, row)
+        if smooth:
+            _factor_smoothed(lower, spread, ones, product, inner, inner_lower, inner_inverse)
+            _solve_lower(inner_lower, inner_inverse, y)
+            for i in range(d):
+                _add_logs(inner_inverse[i], 1.0, row)
+        for i in range(d):
+            for k in range(count):
+                row[k] -= 0.5 * y[i, k] * y[i, k]
+    return deficient
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
+def add_strip(x_t, n, atoms, where, precision, gradient, spread, share, value, climb, outer, information):
+    """Add the clients of a strip to the sums over clients at the atoms ``where`` (q,) of m.
+
+    ``atoms``, ``precision``, ``gradient`` and ``share`` (q, S), the logarithms of r_kj, are given for those q
+    atoms only; ``share`` is overwritten.  value (m,), climb (m, d), outer and information (m, d, d), lower
+    triangles, are added to.  A ``gradient`` of length zero means the frozen score, an ``outer`` of length
+    zero that it is not wanted.
+    """
+    d, count = x_t.shape
+    smooth, frozen = len(spread) > 0, len(gradient) == 0
+    lower, inverse = np.empty((d, d, count)), np.empty((d, count))
+    product, inner, inner_lower = np.empty((3, d, d, count))
+    inner_inverse, ones = np.empty((d, count)), np.ones(count)
+    f_rows, g_rows = np.empty((d, d, count)), np.empty((d, d, count))  # F_ci at [i, c], G_ci at [i, c]
+    y, u, score = np.empty((d, count)), np.empty((d, count)), np.empty((d, count))
+    noise, relative = np.empty((d, d, count)), np.empty((d, d, d, count))
+    entry = np.empty(count)
+    for q in range(len(where)):
+        j, r = where[q], share[q]
+        _exponentials(r)
+        _factor(precision[q], n, 0.0, lower, inverse)
+        for i in range(d):
+            for c in range(d):
+                g_rows[i, c, :] = 1.0 if c == i else 0.0
+                if c <= i:
+                    f_rows[i, c, :] = lower[i, c]
+                else:
+                    f_rows[i, c, :] = 0.0
+        if smooth:
+            _factor_smoothed(lower, spread, ones, product, inner, inner_lower, inner_inverse)
+            for i in range(d):
+                _solve_lower(inner_lower, inner_inverse, f_rows[i])
+        y[:] = 0.0
+        score[:] = 0.0
+        for i in range(d):
+            for c in range(d):
+                for k in range(count):
+                    y[c, k] += f_rows[i, c, k] * (x_t[i, k] - atoms[q, i])
+        for i in range(d):
+            for c in range(d):
+                for k in range(count):
+                    score[i, k] += f_rows[i, c, k] * y[c, k]
+        if not frozen:
+            u[:] = 0.0
+            for i in range(d):
+                _solve_lower(lower, inverse, g_rows[i])
+                if smooth:
+                    _solve_lower(inner_lower, inner_inverse, g_rows[i])
+                for c in range(d):
+                    for k in range(count):
+                        u[i, k] += g_rows[i, c, k] * y[c, k]
+            for a in range(d):
+                for b in range(a + 1):
+                    row = noise[a, b]
+                    row[:] = 0.0
+                    for c in range(d):
+                        for k in range(count):
+                            row[k] += g_rows[a, c, k] * g_rows[b, c, k]
+                    for k in range(count):
+                        row[k] *= n[k]
+                    if b < a:
+                        noise[b, a, :] = row
+            g = gradient[q]
+            for h in range(d):
+                for a in range(d):
+                    for b in range(d):
+                        row = relative[h, a, b]  # (G'G dP_h)_ab
+                        row[:] = 0.0
+                        for c in range(d):
+                            for k in range(count):
+                                row[k] += noise[a, c, k] * g[c, b, h, k]
+            for h in range(d):
+                row = score[h]
+                for a in range(d):
+                    for k in range(count):
+                        row[k] += 0.5 * relative[h, a, a, k]
+                    for b in range(a + 1):
+                        half = 0.5 if a == b else 1.0
+                        for k in range(count):
+                            row[k] -= half * n[k] * u[a, k] * u[b, k] * g[a, b, h, k]
+        total = 0.0
+        for k in range(count):
+            total += r[k]
+        value[j] += total
+        for i in range(d):
+            total = 0.0
+            for k in range(count):
+                total += r[k] * score[i, k]
+            climb[j, i] += total
+            for h in range(i + 1):
+                entry[:] = 0.0
+                for c in range(d):
+                    for k in range(count):
+                        entry[k] += f_rows[i, c, k] * f_rows[h, c, k]
+                if not frozen:
+                    for a in range(d):
+                        for b in range(d):
+                            for k in range(count):
+                                entry[k] += 0.5 * relative[i, a, b, k] * relative[h, b, a, k]
+                total = 0.0
+                for k in range(count):
+                    total += r[k] * entry[k]
+                information[j, i, h] += total
+                if len(outer) > 0:
+                    total = 0.0
+                    for k in range(count):
+                        total += r[k] * score[i, k] * score[h, k]
+                    outer[j, i, h] += total

@@ -36,7 +36,7 @@ SEED = 1000
 GRIDS: dict[str, list[dict[str, Any]]] = {
     "training": [
         {"batch_size": batch, "learning_rate": rate}
-        for batch, rate in itertools.product((10, 32), (0.01, 0.03, 0.1))
+        for batch, rate in itertools.product((10, 32), (0.03, 0.1))
     ],
     "fine_tuning": [
         {"epochs": epochs, "learning_rate": rate}

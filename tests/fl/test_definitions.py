@@ -318,24 +318,27 @@ def test_two_groups_of_clients_are_found():
         np.testing.assert_allclose(found.responsibilities.sum(1), 1)
 
 
-def test_a_client_may_keep_a_share_of_its_own_head():
-    """Share 0 is the posterior mean, share 1 fine-tuning, and one half lies half-way."""
+def test_a_smooth_prior_leaves_clients_the_rows_they_know():
+    """m = 0 keeps the own row of every class seen, m = inf the posterior mean; between, n_kc / (n_kc + m)."""
     found = {}
-    for share in (0.0, 0.5, 1.0):
-        network = tiny_network()
-        algorithm, state = start("vaneb_la", network, own_share=share)
+    for count in (None, 0.0, 4.0, float("inf")):
+        algorithm, state = start("vaneb_la", tiny_network(), prior_count=count)
         after, states, _, _ = rounds(algorithm, state, 1)
         message = algorithm.broadcast(after, 1)
-        found[share] = algorithm.personalize(message, states[1], CLIENTS[1], np.random.default_rng(0))
-        assert bool(states[1]) == (share > 0)
+        found[count] = algorithm.personalize(message, states[1], CLIENTS[1], np.random.default_rng(0))
+        assert bool(states[1]) == (count is not None)
     tuned, state = start("fedavg_ft", tiny_network(), adjusted=True)
     _, states, _, _ = rounds(tuned, state, 1)
-    alone = tuned.personalize(tuned.broadcast(state, 1), states[1], CLIENTS[1], np.random.default_rng(0))
-    torch.testing.assert_close(found[1.0]["head.weight"], alone["head.weight"])
-    middle = (found[0.0]["head.weight"] + found[1.0]["head.weight"]) / 2
-    torch.testing.assert_close(found[0.5]["head.weight"], middle)
-    with pytest.raises(InvalidOption, match="own_share"):
-        start("vaneb_la", tiny_network(), own_share=1.5)
+    own = tuned.personalize(tuned.broadcast(state, 1), states[1], CLIENTS[1], np.random.default_rng(0))
+    torch.testing.assert_close(found[float("inf")]["head.weight"], found[None]["head.weight"])
+    for c, seen in enumerate(torch.bincount(CLIENTS[1].labels, minlength=CLIENTS[1].n_classes).tolist()):
+        for name in ("head.weight", "head.bias"):
+            prior_row, own_row = found[None][name][c], own[name][c]
+            torch.testing.assert_close(found[0.0][name][c], own_row if seen else prior_row)
+            share = seen / (seen + 4.0)
+            torch.testing.assert_close(found[4.0][name][c], (1 - share) * prior_row + share * own_row)
+    with pytest.raises(InvalidOption, match="prior_count"):
+        start("vaneb_la", tiny_network(), prior_count=-1.0)
 
 
 def test_settings_of_the_empirical_bayes_step_are_checked():

@@ -105,12 +105,14 @@ class VanebConfig:
     damping: float = 0.1
     iterations: int = 20
     every: int = 5
+    prior_count: float = 10.0
 
     def __post_init__(self) -> None:
         _whole("vaneb", "atoms", self.atoms, 1)
         _positive("vaneb", "damping", self.damping)
         _whole("vaneb", "iterations", self.iterations, 0)
         _whole("vaneb", "every", self.every, 1)
+        _positive("vaneb", "prior_count", self.prior_count)
 
 
 GRID_FIELDS = ("alpha", "shift", "clients", "seed")
@@ -231,7 +233,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "participation": 0.1,
             "local_epochs": 2,
             "batch_size": 10,
-            "learning_rate": 0.05,
+            "learning_rate": 0.1,
         },
     },
     "cifar10": {

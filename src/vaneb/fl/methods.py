@@ -108,6 +108,11 @@ def _after_fedavg(algorithm: str, rule: str) -> Recipe:
     )
 
 
+def _vaneb_la_smooth(config: Config) -> tuple[Stage, ...]:
+    *before, last = _after_fedavg("vaneb_la", "direct")(config)
+    return *before, replace(last, options={**last.options, "prior_count": config.vaneb.prior_count})
+
+
 def _vaneb_head(rule: str) -> Recipe:
     return lambda config: (
         _federated(config, "vaneb_head", **_empirical_bayes(config, rule), every=config.vaneb.every),
@@ -142,6 +147,7 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     "vaneb_head_coordinate": ("VANEB-Head (coordinate)", _vaneb_head("coordinate")),
     "vaneb_la_direct": ("VANEB-LA (direct)", _after_fedavg("vaneb_la", "direct")),
     "vaneb_la_coordinate": ("VANEB-LA (coordinate)", _after_fedavg("vaneb_la", "coordinate")),
+    "vaneb_la_smooth": ("VANEB-LA (smooth)", _vaneb_la_smooth),
     "vaneb_full_direct": ("VANEB-Full (direct)", _vaneb_full("direct")),
     "vaneb_full_coordinate": ("VANEB-Full (coordinate)", _vaneb_full("coordinate")),
 }
@@ -150,7 +156,7 @@ METHODS: dict[str, tuple[str, Recipe]] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "vaneb_ft": ("vaneb_ft_direct", "vaneb_ft_coordinate"),
     "vaneb_head": ("vaneb_head_direct", "vaneb_head_coordinate"),
-    "vaneb_la": ("vaneb_la_direct", "vaneb_la_coordinate"),
+    "vaneb_la": ("vaneb_la_direct", "vaneb_la_coordinate", "vaneb_la_smooth"),
     "vaneb_full": ("vaneb_full_direct", "vaneb_full_coordinate"),
     "baselines": tuple(name for name in METHODS if not name.startswith("vaneb") and "adjusted" not in name),
     "all": tuple(name for name in METHODS if not name.startswith("vaneb_full")),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
@@ -28,7 +30,7 @@ def vaneb_ft(
     iterations: int,
     atoms: int = 10,
     adjusted: bool = False,
-    own_share: float = 0.0,
+    prior_count: float | None = None,
 ) -> Algorithm:
     """One round with all clients, started from a FedAvg network; the body stays as it is.
 
@@ -38,12 +40,13 @@ def vaneb_ft(
     damping : lambda in Sigma_k.
     iterations : pseudo-EM steps S.
     adjusted : fine-tune on logits plus the client's log-proportions (see ``vaneb_la``).
-    own_share : share t of its own fine-tuned head that a client keeps, (1 - t) posterior mean + t own.  The
-        paper has 0.  This is the posterior mean under atoms with a Gaussian spread of t / (1 - t) times the
-        client's noise, the responsibilities left as they were.
+    prior_count : m, a number of images; None, as in the paper, leaves every client its posterior mean.
+        Otherwise the atoms have a Gaussian spread: row c of a head is known to its client from the n_kc
+        images of class c, so with a noise of sigma^2 / n_kc and a spread of sigma^2 / m its posterior mean
+        keeps the share t_c = n_kc / (n_kc + m) of the client's own row and 1 - t_c of the mean over atoms.
     """
-    if not 0 <= own_share <= 1:
-        raise InvalidOption(f"own_share = {own_share}: must be a share from 0 to 1.")
+    if prior_count is not None and not prior_count >= 0:
+        raise InvalidOption(f"prior_count = {prior_count}: must be a number of images, zero or more.")
     step = EmpiricalBayes(rule=rule, atoms=atoms, iterations=iterations)
 
     def broadcast(state: ServerState, client: int) -> Tree:
@@ -73,7 +76,7 @@ def vaneb_ft(
                     "variance": head_variances(residuals[k], seen[k], damping),
                     "n": len(data),
                 },
-                {"head": heads[k]} if own_share > 0 else client_states[k],
+                client_states[k] if prior_count is None else {"head": heads[k]},
             )
             for k, data in enumerate(clients)
         ]
@@ -92,8 +95,9 @@ def vaneb_ft(
         if "head" not in message:
             return message["params"]
         head = message["head"]
-        if "head" in client_state:
-            head = (1 - own_share) * head + own_share * client_state["head"]
+        if prior_count is not None and "head" in client_state:
+            own = own_row_shares(data, prior_count)[:, None]
+            head = (1 - own) * head + own * client_state["head"]
         return {**message["params"], **head_params(network, head)}
 
     return Algorithm(
@@ -102,7 +106,14 @@ def vaneb_ft(
         client_update=client_update,
         server_update=server_update,
         personalize=personalize,
-        evaluated=f"the FedAvg body with the client's posterior mean head ({rule} covariance)",
+        evaluated=f"the FedAvg body with the client's posterior mean head ({rule} covariance"
+        + (")" if prior_count is None else f", spread of {prior_count:g} images)"),
         cohort_update=cohort_update,
         adds_label_prior=adjusted,
     )
+
+
+def own_row_shares(data: ClientData, prior_count: float) -> Tensor:
+    """t_c = n_kc / (n_kc + m) for every class c, shape (classes,); 0 for classes that were never seen."""
+    counts = torch.bincount(data.labels, minlength=data.n_classes).to(torch.float32)
+    return torch.where(counts > 0, counts / (counts + prior_count), 0.0)

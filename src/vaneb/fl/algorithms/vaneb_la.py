@@ -6,6 +6,10 @@ it need not be estimated, averaged over clients or undone: the loss is that of t
 client's smoothed log-proportions, and so are the gradients in Sigma_k.  What remains in the head is what
 heads have in common, which is what shrinkage is good for.  One personalised model then has two operating
 points: as it is for balanced labels, with the client's log-proportions added for labels like its own.
+
+With ``prior_count`` the prior is smooth ("VANEB-LA (smooth)" in the tables): for classes that a client has
+many images of, its head stays close to what it fitted itself; for those it has never seen, it is what the
+other clients know.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ def vaneb_la(
     damping: float,
     iterations: int,
     atoms: int = 10,
-    own_share: float = 0.0,
+    prior_count: float | None = None,
 ) -> Algorithm:
     """VANEB-FT with logit-adjusted fine-tuning; the parameters are those of ``vaneb_ft``."""
     return vaneb_ft(
@@ -39,5 +43,5 @@ def vaneb_la(
         iterations=iterations,
         atoms=atoms,
         adjusted=True,
-        own_share=own_share,
+        prior_count=prior_count,
     )

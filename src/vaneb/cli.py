@@ -10,6 +10,7 @@ import typer
 
 from vaneb.commands.compare import compare
 from vaneb.commands.demo import demo
+from vaneb.commands.federate import federate
 from vaneb.commands.outcome import ExitCode, complain
 from vaneb.commands.personalize import personalize
 from vaneb.commands.run import run
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for _command in (personalize, run, study, demo, train, table, compare):
     app.command()(_command)
+app.add_typer(federate)
 
 
 def _print_version(wanted: bool) -> None:

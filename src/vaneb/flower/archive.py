@@ -1,0 +1,76 @@
+"""The server's folder: reports as they arrived, the prior, who was served.
+
+model.json        what the reports and the prior are of
+reports/NODE.npz  one report each, written when it arrives
+prior.json
+delivered/NODE    the prior with which this client was served
+outcome.json      what the last run did
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vaneb.errors import InvalidOption
+from vaneb.files import write_atomically
+from vaneb.flower import wire
+from vaneb.flower.settings import Settings
+from vaneb.prior import Prior
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What outlives the server's process."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path, settings: Settings) -> Archive:
+        """The archive in ``folder``; refuses one that belongs to another model."""
+        for name in ("reports", "delivered"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        text = json.dumps(settings.model_key(), sort_keys=True)
+        path = folder / "model.json"
+        if path.exists() and path.read_text() != text:
+            raise InvalidOption(
+                f"{folder}: holds reports of another model or other privacy. Use another folder, or empty it."
+            )
+        write_atomically(path, text.encode())
+        return cls(folder)
+
+    def keep_report(self, node: int, content: wire.Tree) -> None:
+        wire.save(self.folder / "reports" / f"{node}.npz", content)
+
+    def forget_report(self, node: int) -> None:
+        (self.folder / "reports" / f"{node}.npz").unlink(missing_ok=True)
+
+    def reports(self) -> dict[int, wire.Tree]:
+        """Saved answers by node."""
+        found = sorted((self.folder / "reports").glob("*.npz"), key=lambda path: int(path.stem))
+        return {int(path.stem): wire.load(path) for path in found}
+
+    def prior(self) -> Prior | None:
+        path = self.folder / "prior.json"
+        return Prior.load(path) if path.exists() else None
+
+    def keep_prior(self, prior: Prior) -> None:
+        prior.save(self.folder / "prior.json")
+
+    def delivered(self, prior: Prior) -> set[int]:
+        """Nodes that have got their result under this prior."""
+        mark = _mark(prior)
+        return {int(path.name) for path in (self.folder / "delivered").iterdir() if path.read_text() == mark}
+
+    def mark_delivered(self, node: int, prior: Prior) -> None:
+        write_atomically(self.folder / "delivered" / str(node), _mark(prior).encode())
+
+    def keep_outcome(self, outcome: dict[str, Any]) -> None:
+        write_atomically(self.folder / "outcome.json", (json.dumps(outcome, indent=1) + "\n").encode())
+
+
+def _mark(prior: Prior) -> str:
+    return hashlib.sha256(json.dumps(prior.to_wire()).encode()).hexdigest()[:16]

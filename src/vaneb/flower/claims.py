@@ -1,0 +1,102 @@
+"""Is an answer what it claims to be?  What the server accepts as a client's report, and from whom.
+
+A node that is registered under a name speaks for that client only.  Without authentication names are mere
+claims: two nodes that claim one name are both refused, unless one of them had it in an earlier run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from vaneb.errors import InvalidReport
+from vaneb.flower.wire import Tree
+from vaneb.reports import ClientReport
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """One node's report, valid by itself."""
+
+    node: int
+    report: ClientReport
+    names: tuple[str, ...]
+    design: str
+
+    @property
+    def kind(self) -> tuple[tuple[str, ...], str, str]:
+        """What must be the same for all clients of a fit."""
+        family = type(self.report.covariance).__name__
+        constant = "Constant" if family in ("ConstantDiagonal", "ConstantFull") else family
+        return self.names, self.design, constant
+
+
+def read_claim(node: int, registered: str, content: Tree) -> Claim:
+    """The report in an answer; ``InvalidReport`` says what is wrong with it."""
+    names = content.get("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidReport("names: expected a list of text.")
+    design = content.get("design")
+    if not isinstance(design, str) or len(design) > 100:
+        raise InvalidReport("design: expected a short text.")
+    report = ClientReport.from_wire(content.get("report", {}))
+    if len(names) != len(report.estimate) or len(set(names)) != len(names):
+        raise InvalidReport(f"names: {len(names)} for {len(report.estimate)} parameters, or not distinct.")
+    if registered and report.id != registered:
+        raise InvalidReport(
+            f"id: answers for {report.id!r:.40}, but this node is registered as {registered!r}."
+        )
+    return Claim(node, report, tuple(names), design)
+
+
+def consistent(
+    claims: Mapping[int, Claim], parameters: tuple[str, ...], earlier: Mapping[str, int]
+) -> tuple[dict[int, Claim], dict[int, str]]:
+    """Claims that can be fitted together, and why the others cannot.
+
+    Parameters
+    ----------
+    parameters : names that reports must have; empty for those that most have.
+    earlier : node that held a name in an earlier run.
+    """
+    refused: dict[int, str] = {}
+    count = Counter(claim.report.id for claim in claims.values())
+    for node, claim in claims.items():
+        name = claim.report.id
+        owner = earlier.get(name)
+        if owner is not None and owner != node:
+            refused[node] = f"id: {name!r:.40} belongs to another node."
+        elif count[name] > 1 and owner is None:
+            refused[node] = f"id: {name!r:.40} is claimed by {count[name]} nodes, and none is authenticated."
+    left = {node: claim for node, claim in claims.items() if node not in refused}
+    kinds = Counter(c.kind for c in left.values() if not parameters or c.names == parameters)
+    common = kinds.most_common(2)
+    if len(common) == 2 and common[0][1] == common[1][1]:
+        raise InvalidReport(
+            "reports: the clients disagree on what their parameters are (as many say "
+            f"{', '.join(common[0][0][0][:6])} as {', '.join(common[1][0][0][:6])}). Give their names."
+        )
+    accepted: dict[int, Claim] = {}
+    for node, claim in left.items():
+        if common and claim.kind == common[0][0]:
+            accepted[node] = claim
+        else:
+            wanted = parameters or (common[0][0][0] if common else ())
+            refused[node] = (
+                f"report: has {len(claim.names)} parameters ({', '.join(claim.names[:6])}), with its own "
+                f"coding of columns; the others have {len(wanted)} ({', '.join(wanted[:6])})."
+            )
+    return accepted, refused
+
+
+def check_array(value: object, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """A finite float array of the given shape, from outside."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf" or array.shape != shape:
+        raise InvalidReport(f"{what}: expected numbers of shape {shape}, got {array.dtype} {array.shape}.")
+    if not np.isfinite(array).all():
+        raise InvalidReport(f"{what}: holds numbers that are not finite.")
+    return array.astype(np.float64)

@@ -1,0 +1,131 @@
+"""At the client: from its file to its local fit.  What is learned from rows here stays here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower.settings import Settings
+from vaneb.likelihood.seam import Likelihood
+from vaneb.local.data import GroupedRows
+from vaneb.local.families import Family
+from vaneb.reports import Reports
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Name of a column that rows are given to make them one client's.
+CLIENT = "__client__"
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """One client's rows, coded, and its family."""
+
+    rows: GroupedRows
+    family: Family
+    design: str
+    """Stands for the coding of the columns: levels of factors and classes, in order."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.family.parameter_names(self.rows.names)
+
+
+def read_client(path: Path, column: str = "", number: int = 0) -> tuple[str, pd.DataFrame]:
+    """The client's rows: a whole file, or in a simulation the ``number``-th client of a table."""
+    if not column:
+        return "", _read(path)
+    groups = _clients_of(str(path), path.stat().st_mtime_ns, column)
+    if not 0 <= number < len(groups):
+        raise InvalidOption(f"data: has {len(groups)} clients, there is no number {number}.")
+    return groups[number]
+
+
+def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
+    """Code the rows as the formula says."""
+    from vaneb.grouped.design import learn_design
+    from vaneb.grouped.formula import parse
+    from vaneb.local import families
+
+    offset = settings.offset or None
+    data = frame.assign(**{CLIENT: "client"})
+    formula = parse(settings.formula, data, [CLIENT, *([offset] if offset else [])])
+    design = learn_design(data, formula, settings.family, client=CLIENT, offset=offset)
+    if learned := [term for term, state in design.spec.transform_state.items() if state]:
+        raise InvalidOption(
+            f"formula: {learned[0]} takes numbers from the client's own rows, so that its coefficient would "
+            "not mean the same at every client. Write the numbers out."
+        )
+    coded = design.rows(data, response=True, new=False)
+    if coded.response is None or not len(coded.response):
+        raise InvalidReport("data: no row is complete.")
+    rows = GroupedRows.from_columns(
+        coded.clients, coded.covariates, coded.response, offset=coded.offset, names=design.names
+    )
+    if settings.family == "multinomial":
+        family = families.multinomial(len(design.coding.classes), rows.design.shape[1])
+    elif settings.family in families.SIMPLE_FAMILIES:
+        family = families.SIMPLE_FAMILIES[settings.family]()
+    else:
+        known = ", ".join([*families.SIMPLE_FAMILIES, "multinomial"])
+        raise InvalidOption(f"family: choose one of {known}, not {settings.family!r}.")
+    if settings.dispersion > 0:
+        family = family.with_dispersion(settings.dispersion)
+    levels = {column: sorted(map(str, known)) for column, known in design.levels.items()}
+    coding = json.dumps([levels, [str(c) for c in design.coding.classes]], sort_keys=True)
+    return LocalModel(rows, family, hashlib.sha256(coding.encode()).hexdigest()[:16])
+
+
+def local_report(model: LocalModel, settings: Settings) -> Reports:
+    """The client's report (one client)."""
+    from vaneb.local.report import report
+
+    dispersion = settings.dispersion if settings.dispersion > 0 else None
+    return report(model.rows, model.family, form=settings.form, dispersion=dispersion)
+
+
+def local_likelihood(model: LocalModel, settings: Settings) -> Likelihood:
+    """What is evaluated at atoms: the client's covariance function, or its exact likelihood."""
+    if settings.likelihood == "covariance":
+        return local_report(model, settings).likelihood()
+    from vaneb.likelihood.exact import exact_likelihood
+    from vaneb.local.fit import common_dispersion, fit_clients
+
+    family = model.family
+    if not settings.dispersion > 0:
+        family = family.with_dispersion(
+            common_dispersion(model.rows, family, fit_clients(model.rows, family))
+        )
+    return exact_likelihood(model.rows, family)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    if path.suffix == ".csv":
+        return pd.read_csv(path)
+    raise InvalidOption("data: the file must end in .csv or .parquet.")
+
+
+@lru_cache(maxsize=2)
+def _clients_of(path: str, changed: int, column: str) -> list[tuple[str, Any]]:
+    """Ids and rows of the clients in a table, in order of their first rows."""
+    from vaneb.grouped.frames import as_pandas, client_ids, need_column
+
+    frame = as_pandas(_read(Path(path)))
+    need_column(frame, column, "the simulation")
+    ids = client_ids(frame[column])
+    return [(str(key), part) for key, part in frame.groupby(ids, sort=False)]
+
+
+def count_clients(path: Path, column: str) -> int:
+    """Clients in a table."""
+    return len(_clients_of(str(path), path.stat().st_mtime_ns, column))

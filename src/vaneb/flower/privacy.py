@@ -1,0 +1,121 @@
+"""Differentially private reports: clip, add Gaussian noise, and say so in the covariance.
+
+What a client releases is its estimate and the logarithms of its standard errors; nothing else of the report
+depends on its data.  Two data sets of a client may differ in every row (client-level privacy), so the
+sensitivity is the diameter of the public region that each part is clipped to:
+
+    theta_hat   in a ball of radius R                      diameter 2 R
+    log se      in the box [log low, log high]^d           diameter sqrt(d) log(high / low)
+
+Both parts together are one Gaussian mechanism with
+
+    (2 R / sigma_theta)^2 + (sqrt(d) log(high / low) / sigma_se)^2 = 1 / tau^2,
+
+tau the noise that the analytic Gaussian mechanism (Balle and Wang 2018) needs per unit of sensitivity for
+(epsilon, delta).  The server knows sigma_theta, so that the released estimate has covariance
+
+    Sigma_k = diag(se_k^2) + sigma_theta^2 I,
+
+and the fit accounts for the noise as for any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from vaneb.covariance.constant import ConstantDiagonal
+from vaneb.errors import InvalidOption
+from vaneb.reports import ClientReport
+from vaneb.semidefinite import standard_errors
+
+Array = NDArray[np.float64]
+#: Share of 1 / tau^2 that the standard errors get; the rest is the estimate's.
+SHARE = 0.1
+PRIVATE = "private"
+
+
+def delta_of(epsilon: float, noise: float) -> float:
+    """delta of the Gaussian mechanism with standard deviation ``noise`` and sensitivity one.
+
+    Phi(1 / (2 s) - epsilon s) - exp(epsilon) Phi(-1 / (2 s) - epsilon s)
+    """
+    half = 1 / (2 * noise)
+    return float(ndtr(half - epsilon * noise) - np.exp(epsilon + log_ndtr(-half - epsilon * noise)))
+
+
+def noise_for(epsilon: float, delta: float) -> float:
+    """tau: the smallest noise, for sensitivity one, that is (epsilon, delta) private."""
+    if not (0 < epsilon < np.inf and 0 < delta < 1):
+        raise InvalidOption(
+            f"epsilon {epsilon:g}, delta {delta:g}: epsilon must be positive and delta between 0 and 1."
+        )
+    low, high = 1e-3, 1.0
+    while delta_of(epsilon, high) > delta:
+        high *= 2
+    while delta_of(epsilon, low) <= delta:
+        low /= 2
+    root = float(brentq(lambda noise: delta_of(epsilon, noise) - delta, low, high, xtol=1e-12, rtol=1e-12))
+    # The private side of the root.
+    return root * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """How reports are made private.  All numbers are public: they must not be read off the data.
+
+    Parameters
+    ----------
+    epsilon, delta : the guarantee, for a client's whole data set.
+    radius, centre : R, and the middle of the ball in every coordinate.
+    se_range : smallest and largest standard error that is told apart.
+    """
+
+    epsilon: float
+    delta: float
+    radius: float
+    centre: float = 0.0
+    se_range: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        if not self.radius > 0:
+            raise InvalidOption("radius: a private report needs a public ball; give a positive radius.")
+        low, high = self.se_range
+        if not 0 < low < high < np.inf:
+            raise InvalidOption(
+                f"se-low {low:g}, se-high {high:g}: give a public range of standard errors, 0 < low < high."
+            )
+        noise_for(self.epsilon, self.delta)
+
+    @cached_property
+    def noise(self) -> float:
+        """sigma_theta, the standard deviation that is added to every coordinate of an estimate."""
+        return 2 * self.radius * noise_for(self.epsilon, self.delta) / float(np.sqrt(1 - SHARE))
+
+    def se_noise(self, dimension: int) -> float:
+        """sigma_se, the same for the logarithms of the standard errors."""
+        low, high = self.se_range
+        diameter = np.sqrt(dimension) * np.log(high / low)
+        return float(diameter * noise_for(self.epsilon, self.delta) / np.sqrt(SHARE))
+
+    def release(self, report: ClientReport, rng: np.random.Generator) -> ClientReport:
+        """The report that may leave the client.  ``rng`` must be seeded from the system's entropy."""
+        d = len(report.estimate)
+        estimate = self._clipped(report.estimate) + self.noise * rng.standard_normal(d)
+        low, high = np.log(self.se_range)
+        unit = report.covariance.precision(report.estimate[None, None])[:, 0]
+        own = np.log(np.clip(standard_errors(report.n * unit)[0], *self.se_range))
+        told = np.clip(own + self.se_noise(d) * rng.standard_normal(d), low, high)
+        variance = np.exp(2 * told) + self.noise**2
+        # n = 1 and a fixed status: the number of rows, and whether anything was clipped, stay at home.
+        return ClientReport(report.id, estimate, 1.0, ConstantDiagonal(1 / variance[None]), PRIVATE)
+
+    def _clipped(self, estimate: Array) -> Array:
+        away = estimate - self.centre
+        length = float(np.linalg.norm(away))
+        return self.centre + away * min(1.0, self.radius / length if length > 0 else 1.0)

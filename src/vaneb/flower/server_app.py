@@ -1,0 +1,58 @@
+"""What runs at the coordinator: reads the settings, opens the archive, runs the mode that was asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from vaneb.errors import VanebError
+from vaneb.flower.archive import Archive
+from vaneb.flower.exchange import Line
+from vaneb.flower.settings import Settings
+
+app = ServerApp()
+log = logging.getLogger(__name__)
+
+#: Names the server's folder; an environment variable, since clients see the run config.
+FOLDER = "VANEB_FEDERATION"
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run one mode; what it did, or why it could not, is in ``outcome.json``."""
+    folder = Path(os.environ.get(FOLDER, "federation"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        settings = Settings.from_run_config(context.run_config)
+        archive = Archive.open(folder, settings)
+        run(grid, context, settings, archive)
+    except VanebError as error:
+        Archive(folder).keep_outcome({"error": str(error)})
+        log.error("%s", error)
+    except Exception as error:
+        Archive(folder).keep_outcome({"error": f"unexpected {type(error).__name__}; the log has the details"})
+        raise
+
+
+def run(grid: Grid, context: Context, settings: Settings, archive: Archive) -> None:
+    line = Line(grid, settings.timeout)
+    if settings.mode == "reports":
+        from vaneb.flower.one_shot import run_reports
+
+        run_reports(line, settings, archive)
+    elif settings.mode == "evaluate":
+        from vaneb.flower.evaluation import run_evaluation
+
+        run_evaluation(line, settings, archive)
+    elif settings.mode == "secure":
+        from vaneb.flower.secure import run_secure
+
+        run_secure(line, context, settings, archive)
+    else:
+        from vaneb.flower.networks import run_networks
+
+        run_networks(line, settings, archive)

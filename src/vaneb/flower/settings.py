@@ -1,0 +1,148 @@
+"""What a run is.  Server and clients read the same settings from Flower's run config."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from vaneb.errors import InvalidOption
+
+MODES = ("reports", "evaluate", "secure", "network")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run.
+
+    Parameters
+    ----------
+    mode : "reports" (one-shot), "evaluate" (evaluation at the client), "secure" (the same, only sums arrive),
+        or "network".
+    formula, family, offset : the clients' local model.
+    form : of a reported covariance function: "constant" or "moments"; neither holds a row.
+    dispersion : noise of the gaussian and gamma families; 0 lets every client estimate its own.
+    likelihood : what is evaluated at the client: its "covariance" function or its "exact" likelihood.
+    parameters : names that every client must report, separated by commas; "" takes what most of them report.
+    solver, smooth, tol, iterations, seed : as of ``vaneb.VANEB``.
+    nodes : clients to wait for before the first question.
+    wait : seconds that the server waits for them.
+    timeout : seconds that one exchange may take.
+    refit : fit a new prior although one is saved.
+    epsilon, delta : of differential privacy; epsilon 0 is none.
+    radius, centre : public ball that an estimate is clipped to, for privacy.
+    se_low, se_high : public range of standard errors, for privacy.
+    lower, upper : public corners of the box that atoms start in (mode "secure"), separated by commas.
+    atoms : atoms to start with there.
+    precision_bound : public bound of a client's precision (mode "secure").
+    experiment, method : configuration (TOML text) and method (mode "network").
+    data, client, folder : in a simulation, the table with all clients, the column that tells them apart, and
+        the folder in which each of them has its own.
+    """
+
+    mode: str = "reports"
+    formula: str = ""
+    family: str = "gaussian"
+    offset: str = ""
+    form: str = "constant"
+    dispersion: float = 0.0
+    likelihood: str = "covariance"
+    parameters: str = ""
+    solver: str = "certified"
+    smooth: str = "auto"
+    tol: float = 1e-4
+    iterations: int = 50
+    seed: int = 0
+    nodes: int = 2
+    wait: float = 120.0
+    timeout: float = 60.0
+    refit: bool = False
+    epsilon: float = 0.0
+    delta: float = 1e-5
+    radius: float = 0.0
+    centre: float = 0.0
+    se_low: float = 0.0
+    se_high: float = 0.0
+    lower: str = ""
+    upper: str = ""
+    atoms: int = 30
+    precision_bound: float = 0.0
+    experiment: str = ""
+    method: str = ""
+    data: str = ""
+    client: str = ""
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        for option, value, known in (
+            ("mode", self.mode, MODES),
+            ("form", self.form, ("constant", "moments")),
+            ("likelihood", self.likelihood, ("covariance", "exact")),
+        ):
+            if value not in known:
+                raise InvalidOption(f"{option}: choose one of {', '.join(known)}, not {value!r}.")
+        if self.mode != "network" and not self.formula:
+            raise InvalidOption("formula: missing. Give the clients' model, such as 'y ~ x'.")
+        if self.mode == "network" and not (self.experiment and self.method):
+            raise InvalidOption("experiment and method: needed for mode network.")
+        for option in ("wait", "timeout"):
+            if not getattr(self, option) > 0:
+                raise InvalidOption(f"{option}: must be a positive number of seconds.")
+        if self.nodes < 1:
+            raise InvalidOption(f"nodes: {self.nodes}, but a federation has at least one.")
+        if self.epsilon and self.mode != "reports":
+            raise InvalidOption("epsilon: only reports (mode reports) can be made private.")
+        if self.epsilon:
+            self.privacy()
+        if self.mode == "secure":
+            from vaneb.flower.start import box_of
+
+            box_of(self)
+            if not self.precision_bound > 0:
+                raise InvalidOption("precision-bound: needed for mode secure; it must be positive.")
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Self:
+        """From Flower's flat dictionary with hyphens."""
+        given = {key.replace("-", "_"): value for key, value in config.items()}
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            if field.name not in given:
+                continue
+            value = given.pop(field.name)
+            kind = type(field.default)
+            if kind is float and isinstance(value, int) and not isinstance(value, bool):
+                value = float(value)
+            if type(value) is not kind:
+                raise InvalidOption(
+                    f"{field.name.replace('_', '-')}: expected {kind.__name__}, got {value!r:.40}."
+                )
+            values[field.name] = value
+        if given:
+            raise InvalidOption(f"{', '.join(given)}: not a setting of a federation.")
+        return cls(**values)
+
+    def to_run_config(self) -> dict[str, Any]:
+        """What differs from the defaults, for Flower."""
+        return {
+            field.name.replace("_", "-"): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    def privacy(self) -> Any:
+        """The mechanism that these settings ask for; ``None`` without epsilon."""
+        if not self.epsilon:
+            return None
+        from vaneb.flower.privacy import Mechanism
+
+        return Mechanism(
+            self.epsilon, self.delta, self.radius, centre=self.centre, se_range=(self.se_low, self.se_high)
+        )
+
+    def model_key(self) -> dict[str, Any]:
+        """What saved reports and a saved prior depend on."""
+        names = ("mode", "formula", "family", "offset", "form", "dispersion", "likelihood", "parameters")
+        private = ("epsilon", "delta", "radius", "centre", "se_low", "se_high")
+        return {name: getattr(self, name) for name in (*names, *private)}

@@ -1,0 +1,377 @@
+"""One-shot personalisation: what clients get, what leaves them, and all the ways an answer can be bad."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from flower.loopback import LoopbackGrid, Node, content_of, federation, write_rows
+from vaneb import VANEB, InvalidOption, InvalidReport, Reports
+from vaneb.flower import client_app, client_data, wire
+from vaneb.flower.archive import Archive
+from vaneb.flower.exchange import Line
+from vaneb.flower.one_shot import run_reports
+from vaneb.flower.settings import Settings
+
+SETTINGS = Settings(formula="y ~ x", nodes=6, wait=0.1, timeout=0.5, smooth="off")
+
+
+def run(grid: LoopbackGrid, folder, settings: Settings = SETTINGS):
+    return run_reports(Line(grid, settings.timeout), settings, Archive.open(folder / "server", settings))
+
+
+def central(grid: LoopbackGrid, settings: Settings = SETTINGS) -> Reports:
+    """All clients' reports, made in one place."""
+    single = []
+    for node in grid.nodes.values():
+        _, frame = client_data.read_client(client_app.Path(node.node_config["data"]))
+        model = client_data.local_model(frame, settings)
+        report = client_data.local_report(model, settings)[0]
+        single.append(type(report)(node.node_config["client"], *vars_of(report)))
+    return Reports.from_clients(single, names=("Intercept", "x"))
+
+
+def vars_of(report):
+    return report.estimate, report.n, report.covariance, report.status
+
+
+def result(folder, client: str) -> dict:
+    return json.loads((folder / client / "result.json").read_text())
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_every_client_gets_its_own_posterior(tmp_path, family):
+    settings = Settings(**{**vars(SETTINGS), "family": family, "smooth": "auto"})
+    grid = federation(tmp_path, settings, 6, n=60)
+    outcome = run(grid, tmp_path, settings)
+    assert outcome["served"] == [f"c{k}" for k in range(6)]
+    assert outcome["troubles"] == []
+    assert (outcome["exchanges"], outcome["messages"]) == (2, 24)
+    reports = central(grid, settings)
+    expected = VANEB().fit(reports).personalize(reports)
+    for k in range(6):
+        found = result(tmp_path, f"c{k}")
+        assert found["client"] == f"c{k}"
+        np.testing.assert_allclose(found["mean"], expected.mean[k], rtol=1e-9)
+        np.testing.assert_allclose(found["covariance"], expected.covariance[k], rtol=1e-7, atol=1e-12)
+        assert found["shrinkage"] == pytest.approx(expected.shrinkage[k])
+
+
+def numbers_in(value) -> list[float]:
+    if isinstance(value, dict):
+        return [x for inner in value.values() for x in numbers_in(inner)]
+    if isinstance(value, list | tuple):
+        return [x for inner in value for x in numbers_in(inner)]
+    if isinstance(value, np.ndarray):
+        return [float(x) for x in value.ravel()]
+    return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+@pytest.mark.parametrize("form", ["constant", "moments"])
+def test_no_row_leaves_a_client(tmp_path, form):
+    """No number of any row, and no bytes of it, are in any message; messages do not grow with the rows."""
+    sizes = {}
+    for n in (30, 300):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        settings = Settings(**{**vars(SETTINGS), "form": form, "family": "binomial"})
+        grid = federation(folder, settings, 4, n=n)
+        run(grid, folder, settings)
+        rows = {
+            value
+            for node in grid.nodes.values()
+            for line in client_app.Path(node.node_config["data"]).read_text().splitlines()[1:]
+            for value in map(float, line.split(","))
+        } - {0.0, 1.0}
+        raw = [np.float64(value).tobytes() for value in rows]
+        for _, _, message in grid.captured:
+            assert rows.isdisjoint(numbers_in(content_of(message)))
+            whole = (
+                b"".join(
+                    array.data for part in message.content.array_records.values() for array in part.values()
+                )
+                + str(dict(message.content.config_records)).encode()
+            )
+            assert not any(piece in whole for piece in raw)
+        sizes[n] = sum(wire.size_of(m.content) for way, _, m in grid.captured if way == "up")
+    # Digits of n aside.
+    assert abs(sizes[300] - sizes[30]) < 100
+
+
+def test_a_late_client_is_served_without_a_fit(tmp_path, monkeypatch):
+    grid = federation(tmp_path, SETTINGS, 6)
+    late = grid.nodes.pop(1005)
+    first = run(grid, tmp_path)
+    assert first["fitted"]
+    before = (tmp_path / "server" / "prior.json").read_bytes()
+    stamps = {k: (tmp_path / f"c{k}" / "result.json").stat().st_mtime_ns for k in range(5)}
+    grid.nodes[1005] = late
+    monkeypatch.setattr(VANEB, "fit", lambda *_: pytest.fail("the prior was fitted again"))
+    grid.captured.clear()
+    second = run(grid, tmp_path)
+    assert not second["fitted"]
+    assert second["served"] == [f"c{k}" for k in range(6)]
+    assert (tmp_path / "server" / "prior.json").read_bytes() == before
+    assert {node for _, node, _ in grid.captured} == {1005}
+    assert stamps == {k: (tmp_path / f"c{k}" / "result.json").stat().st_mtime_ns for k in range(5)}
+    assert result(tmp_path, "c5")["client"] == "c5"
+
+
+def test_a_server_that_was_killed_asks_only_whom_it_has_not_heard(tmp_path, monkeypatch):
+    grid = federation(tmp_path, SETTINGS, 6)
+    archive = Archive.open(tmp_path / "server", SETTINGS)
+    heard = 0
+
+    class Killed(BaseException):
+        pass
+
+    def keep(self, node, content, keep=Archive.keep_report):
+        nonlocal heard
+        keep(self, node, content)
+        heard += 1
+        if heard == 4:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "keep_report", keep)
+        with pytest.raises(Killed):
+            run_reports(Line(grid, 1.0), SETTINGS, archive)
+    saved = set(archive.reports())
+    assert len(saved) == 4
+    grid.captured.clear()
+    grid.replies.clear()
+    outcome = run(grid, tmp_path)
+    asked = {n for way, n, m in grid.captured if way == "down" and m.metadata.message_type == "query.report"}
+    assert asked == set(grid.nodes) - saved
+    assert outcome["served"] == [f"c{k}" for k in range(6)]
+
+
+# ---------------------------------------------------------------- bad answers
+
+
+def altered(change):
+    """A node that changes its genuine answer to the question for a report."""
+
+    def behave(message: Message, genuine) -> Message:
+        reply = genuine(message)
+        if message.metadata.message_type != "query.report":
+            return reply
+        content = content_of(reply)
+        new = change(content)
+        return Message(new if isinstance(new, RecordDict) else wire.to_record(new), reply_to=message)
+
+    return behave
+
+
+def _with(content, **changes):
+    return {**content, "report": {**content["report"], **changes}}
+
+
+def nan(content):
+    return _with(content, estimate=np.array([np.nan, 1.0]))
+
+
+def infinite_precision(content):
+    return _with(
+        content, covariance={"family": "constant-diagonal", "unit_precision": np.array([[np.inf, 1]])}
+    )
+
+
+def another_dimension(content):
+    extra = {"family": "constant-diagonal", "unit_precision": np.ones((1, 3))}
+    return {**_with(content, estimate=np.ones(3), covariance=extra), "names": ["Intercept", "x", "z"]}
+
+
+def another_id(content):
+    return _with(content, id="c1")
+
+
+def garbage(content):
+    return RecordDict(
+        {
+            "text": ConfigRecord({"json": '{"report": {"$array": "0"}}'}),
+            "arrays": ArrayRecord({"0": Array("float64", (2,), "numpy.ndarray", b"\x00\xff" * 40)}),
+        }
+    )
+
+
+def empty(content):
+    return {"token": content["token"]}
+
+
+def not_a_report(content):
+    return {**content, "report": ["not", "a", "report"]}
+
+
+def unknown_family(content):
+    return _with(content, covariance={"family": "os.system", "command": "true"})
+
+
+BAD = {
+    nan: "estimate|theta",
+    infinite_precision: "unit_precision",
+    another_dimension: "3 parameters",
+    another_id: "registered as 'c0'",
+    garbage: "message",
+    empty: "names",
+    not_a_report: "client report",
+    unknown_family: "family",
+}
+
+
+@pytest.mark.parametrize("change", BAD, ids=lambda change: change.__name__)
+def test_a_bad_answer_is_refused_by_name_and_the_others_are_served(tmp_path, change):
+    grid = federation(tmp_path, SETTINGS, 6)
+    grid.nodes[1000].behave = altered(change)
+    outcome = run(grid, tmp_path)
+    assert outcome["served"] == [f"c{k}" for k in range(1, 6)]
+    (trouble,) = outcome["troubles"]
+    assert trouble["client"] == "c0"
+    import re
+
+    assert re.search(BAD[change], trouble["refused"]), trouble
+    assert not (tmp_path / "c0" / "result.json").exists()
+    # What the others get is what they would have got without it.
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    clean = federation(tmp_path, SETTINGS, 6)
+    del clean.nodes[1000]
+    for k, node in clean.nodes.items():
+        node.node_config["folder"] = str(alone / f"c{k - 1000}")
+    run(clean, alone)
+    assert result(tmp_path, "c3") == result(alone, "c3")
+
+
+def test_an_old_answer_sent_again_is_refused(tmp_path):
+    grid = federation(tmp_path, SETTINGS, 6)
+    old: list[RecordDict] = []
+
+    def replay(message, genuine):
+        if message.metadata.message_type != "query.report":
+            return genuine(message)
+        if not old:
+            old.append(genuine(message).content)
+        return Message(old[0], reply_to=message)
+
+    grid.nodes[1000].behave = replay
+    assert run(grid, tmp_path)["served"] == [f"c{k}" for k in range(6)]
+    (tmp_path / "again").mkdir()
+    second = run(grid, tmp_path / "again")
+    assert second["served"] == [f"c{k}" for k in range(1, 6)]
+    assert "another exchange" in second["troubles"][0]["refused"]
+
+
+def test_silence_ends_with_the_exchange(tmp_path):
+    import time
+
+    grid = federation(tmp_path, SETTINGS, 6)
+    grid.nodes[1002].behave = lambda message, genuine: None
+    began = time.monotonic()
+    outcome = run(grid, tmp_path)
+    # Two exchanges of half a second, the fit, and a slow machine.
+    assert time.monotonic() - began < 20
+    assert outcome["served"] == ["c0", "c1", "c3", "c4", "c5"]
+    assert outcome["troubles"] == [{"node": "1002", "client": "c2", "lost": "no answer within 0.5 seconds"}]
+
+
+def test_the_text_of_an_exception_stays_at_the_client(tmp_path):
+    """A row that cannot be used is quoted in the client's own log, and nowhere else."""
+    settings = Settings(**{**vars(SETTINGS), "family": "poisson"})
+    grid = federation(tmp_path, settings, 6, n=200)
+    path = client_app.Path(grid.nodes[1000].node_config["data"])
+    path.write_text(path.read_text() + "0.5,-31415.9265\n")
+    outcome = run(grid, tmp_path, settings)
+    assert outcome["served"] == [f"c{k}" for k in range(1, 6)]
+    assert "31415" in (tmp_path / "c0" / "errors.log").read_text()
+    assert "31415" not in json.dumps(outcome)
+    for _, _, message in grid.captured:
+        assert "31415" not in message.content.config_records["text"]["json"]
+
+
+def test_every_kind_of_failure_has_a_fixed_sentence():
+    sentences = {
+        client_app.sentence_for(kind("secret")) for kind in (InvalidReport, InvalidOption, KeyError, OSError)
+    }
+    assert len(sentences) == 4
+    assert not any("secret" in sentence for sentence in sentences)
+
+
+def test_without_authentication_a_name_claimed_twice_is_nobodys(tmp_path):
+    grid = federation(tmp_path, SETTINGS, 6, named=False)
+    grid.nodes[1000].node_config["client"] = "c1"
+    outcome = run(grid, tmp_path)
+    assert outcome["served"] == ["c2", "c3", "c4", "c5"]
+    assert {trouble["node"] for trouble in outcome["troubles"]} == {"1000", "1001"}
+    # A name that was served before stays with its node.
+    thief = Node({**grid.nodes[1003].node_config, "folder": str(tmp_path / "thief"), "client": "c2"})
+    grid.nodes[2000] = thief
+    again = run(grid, tmp_path)
+    assert "c2" in again["served"]
+    assert any(t["node"] == "2000" and "another node" in t["refused"] for t in again["troubles"])
+    assert not (tmp_path / "thief" / "result.json").exists()
+
+
+def test_clients_that_disagree_evenly_are_asked_for_names(tmp_path):
+    grid = federation(tmp_path, SETTINGS, 2)
+    grid.nodes[1000].behave = altered(another_dimension)
+    with pytest.raises(InvalidReport, match="disagree"):
+        run(grid, tmp_path)
+
+
+def test_a_folder_of_another_model_is_refused(tmp_path):
+    run(federation(tmp_path, SETTINGS, 6), tmp_path)
+    with pytest.raises(InvalidOption, match="another model"):
+        Archive.open(tmp_path / "server", Settings(formula="y ~ 1"))
+
+
+def test_terms_that_learn_from_rows_are_refused_at_the_client(tmp_path):
+    settings = Settings(**{**vars(SETTINGS), "formula": "y ~ center(x)"})
+    data = write_rows(tmp_path / "a.csv", 0)
+    _, frame = client_data.read_client(data)
+    with pytest.raises(InvalidOption, match="center"):
+        client_data.local_model(frame, settings)
+
+
+def test_private_reports_are_released_once(tmp_path):
+    """Asked again, a client repeats what it said: fresh noise would average out."""
+    private = Settings(
+        **{**vars(SETTINGS), "epsilon": 1.0, "radius": 3.0, "se_low": 0.05, "se_high": 1.0, "refit": True}
+    )
+    grid = federation(tmp_path, private, 6)
+    run(grid, tmp_path, private)
+    grid.captured.clear()
+    (tmp_path / "second").mkdir()
+    first = {n: wire.load(tmp_path / "server" / "reports" / f"{n}.npz") for n in grid.nodes}
+    run(grid, tmp_path / "second", private)
+    for node, content in first.items():
+        again = wire.load(tmp_path / "second" / "server" / "reports" / f"{node}.npz")
+        np.testing.assert_array_equal(content["report"]["estimate"], again["report"]["estimate"])
+        assert content["report"]["status"] == "private"
+        variance = 1 / np.asarray(content["report"]["covariance"]["unit_precision"])
+        assert (variance > private.privacy().noise ** 2).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"mode": "magic", "formula": "y ~ x"}, "mode"),
+        ({}, "formula"),
+        ({"formula": "y ~ x", "timeout": 0.0}, "timeout"),
+        ({"formula": "y ~ x", "epsilon": 1.0}, "radius"),
+        ({"formula": "y ~ x", "mode": "secure"}, "lower"),
+        ({"formula": "y ~ x", "nodes": "three"}, "nodes"),
+        ({"formula": "y ~ x", "nodez": 3}, "nodez"),
+    ],
+)
+def test_settings_that_make_no_run_are_refused(values, match):
+    with pytest.raises(InvalidOption, match=match):
+        Settings.from_run_config(values)
+
+
+def test_settings_survive_the_run_config():
+    assert Settings.from_run_config(SETTINGS.to_run_config()) == SETTINGS

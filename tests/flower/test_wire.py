@@ -1,0 +1,85 @@
+"""Trees survive messages and files, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from vaneb import ClientReport, InvalidReport
+from vaneb.covariance import ConstantDiagonal, ConstantFull, by_name
+from vaneb.flower import wire
+
+TREE = {
+    "name": "north",
+    "flag": True,
+    "nothing": None,
+    "deep": {"matrix": np.arange(6.0).reshape(2, 3), "short": [1, 2], "long": [0.1, 0.2, 0.3, 0.4]},
+    "words": ["a", "b"],
+    "empty": [],
+}
+
+
+def same(left, right) -> bool:
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return np.array_equal(np.asarray(left), np.asarray(right))
+    return left == right
+
+
+def test_messages_and_files_keep_every_bit(tmp_path):
+    assert same(wire.from_record(wire.to_record(TREE)), TREE)
+    wire.save(tmp_path / "tree.npz", TREE)
+    assert same(wire.load(tmp_path / "tree.npz"), TREE)
+
+
+@pytest.mark.parametrize(
+    "covariance",
+    [
+        ConstantDiagonal(np.array([[1.0, 0.0, 1 / 3]])),
+        ConstantFull(np.eye(3)[None] / 7),
+        by_name("poisson", 3, 1),
+    ],
+    ids=lambda c: type(c).__name__,
+)
+def test_a_report_arrives_as_it_was_sent(covariance):
+    report = ClientReport("north", np.array([0.1, 0.2, 0.3]), 12.0, covariance)
+    arrived = ClientReport.from_wire(wire.from_record(wire.to_record(report.to_wire())))
+    assert (arrived.id, arrived.n, arrived.status) == (report.id, report.n, report.status)
+    np.testing.assert_array_equal(arrived.estimate, report.estimate)
+    points = np.full((1, 1, 3), 0.7)
+    np.testing.assert_array_equal(arrived.covariance.precision(points), covariance.precision(points))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RecordDict(),
+        RecordDict({"text": ConfigRecord({"json": 3})}),
+        RecordDict({"text": ConfigRecord({"json": "{"})}),
+        RecordDict({"text": ConfigRecord({"json": "[1]"})}),
+        RecordDict({"text": ConfigRecord({"json": '{"a": {"$array": "0"}}'})}),
+        RecordDict({"text": ConfigRecord({"json": '{"a": {"$array": {}}}'})}),
+        RecordDict({"text": ConfigRecord({"json": "[" * 100_000})}),
+        RecordDict({"text": MetricRecord({"json": 1.0})}),
+        RecordDict(
+            {
+                "text": ConfigRecord({"json": "{}"}),
+                "arrays": ArrayRecord({"0": Array("float64", (3,), "numpy.ndarray", b"\x80pickle")}),
+            }
+        ),
+    ],
+    ids=range(9),
+)
+def test_anything_else_is_refused(record):
+    with pytest.raises(InvalidReport, match="message"):
+        wire.from_record(record)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
+    with pytest.raises(InvalidReport, match=r"bad\.npz"):
+        wire.load(tmp_path / "bad.npz")

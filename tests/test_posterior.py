@@ -7,9 +7,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import multivariate_normal, norm
 
-from vaneb import InvalidOption, InvalidReport, Prior, Reports
+from vaneb import VANEB, InvalidOption, InvalidReport, Prior, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, MomentPoisson, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
+from vaneb.npmle.support import atom_variances
 from vaneb.posterior import Posterior, posterior, tweedie, unexplained
 from vaneb.quantiles import quantiles_of_block
 
@@ -194,7 +195,7 @@ def test_quantiles_invert_the_distribution_function(kind: str, smooth: str) -> N
 def test_quantiles_of_well_separated_components() -> None:
     """Far modes with next to nothing between: the quantile lies in the right one."""
     shares = np.array([[0.3, 0.7]])
-    means, variances = np.array([[[-1000.0], [1000.0]]]), np.full((1, 2, 1, 1), 1e-6)
+    means, variances = np.array([[[-1000.0], [1000.0]]]), np.full((1, 2, 1), 1e-6)
     found = quantiles_of_block(shares, means, variances, np.array([0.15, 0.65]))[:, 0, 0]
     assert_allclose(found, [-1000.0, 1000.0], atol=1e-5)
 
@@ -399,3 +400,37 @@ def test_blocks_and_threads_do_not_change_a_digit(monkeypatch: pytest.MonkeyPatc
 def test_repr_says_who_and_how_much() -> None:
     assert "7 clients, 2 parameters" in repr(make("full", "full"))
     assert len(make("full", "full")) == K
+
+
+@pytest.mark.parametrize("smooth", ["auto", "off"])
+def test_a_client_with_an_atom_to_itself_keeps_its_own_interval(smooth: str) -> None:
+    rng = np.random.default_rng(30)
+    estimates = np.append(rng.normal(size=60) * 1.4, 80.0)
+    errors = np.append(np.ones(60), 2.0)
+    reports = Reports(estimates[:, None], standard_errors=errors[:, None])
+    post = VANEB(smooth=smooth).fit(reports).personalize(reports)
+    low, high = post.interval(0.9)
+    assert_allclose([low[-1, 0], high[-1, 0]], 80 + 2 * norm.ppf([0.05, 0.95]), rtol=1e-6)
+    assert post.shrinkage[-1] < 1e-6
+    assert post.shrinkage[:-1].min() > 0.1
+
+
+def test_places_of_atoms_are_known_as_well_as_their_clients_know_them() -> None:
+    """Two groups too far apart to mix: each atom is the mean of its own clients."""
+    variances = np.array([0.5, 1.0, 2.0, 4.0])
+    likelihood = Reports([[0.1], [-0.1], [100.0], [100.1]], covariance=variances[:, None]).likelihood()
+    found = atom_variances(likelihood, np.array([[0.0], [100.0]]), np.array([0.5, 0.5]))
+    assert_allclose(found[:, 0], [1 / (1 / 0.5 + 1), 1 / (1 / 2 + 1 / 4)])
+
+
+def test_unknown_places_widen_an_interval_and_leave_the_posterior_alone() -> None:
+    likelihood = Reports([[0.0], [1.0]], covariance=[[1.0], [1.0]]).likelihood()
+    atoms, weights = np.array([[-1.0], [1.0]]), np.array([0.5, 0.5])
+    for spread in (None, np.array([[0.3]])):
+        known = posterior(likelihood, Prior(atoms, weights, spread))
+        unknown = posterior(likelihood, Prior(atoms, weights, spread, atom_variances=np.full((2, 1), 0.2)))
+        assert_allclose(known.mean, unknown.mean)
+        assert_allclose(known.sd, unknown.sd)
+        (low, high), (lower, higher) = known.interval(0.9), unknown.interval(0.9)
+        assert (lower < low).all()
+        assert (higher > high).all()

@@ -67,7 +67,8 @@ def priors(draw: st.DrawFn) -> Prior:
     root = draw(hnp.arrays(float, (d, d), elements=st.floats(-1e30, 1e30)))
     spread = draw(st.sampled_from([None, root @ root.T]))
     names = draw(st.lists(st.text(min_size=1), min_size=d, max_size=d, unique=True))
-    return Prior(atoms, weights, spread, tuple(names), draw(st.none() | st.integers(1, 10**9)))
+    places = draw(st.none() | hnp.arrays(float, (m, d), elements=st.floats(0, 1e60)))
+    return Prior(atoms, weights, spread, tuple(names), draw(st.none() | st.integers(1, 10**9)), places)
 
 
 @given(priors())
@@ -81,6 +82,16 @@ def test_the_wire_form_goes_through_json_and_back(prior: Prior) -> None:
         assert again.spread is None
     else:
         assert_array_equal(again.spread, prior.spread)
+    if prior.atom_variances is None:
+        assert again.atom_variances is None
+    else:
+        assert_array_equal(again.atom_variances, prior.atom_variances)
+
+
+@pytest.mark.parametrize("bad", [np.ones((1, 2)), -np.ones(ATOMS.shape), np.full(ATOMS.shape, np.nan)])
+def test_variances_of_atoms_must_be_variances(bad: np.ndarray) -> None:
+    with pytest.raises(InvalidReport, match="atom_variances"):
+        Prior(ATOMS, WEIGHTS, atom_variances=bad)
 
 
 def test_save_and_load(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
 from vaneb.npmle.gaussian_prior import gaussian_prior, with_lone_clients
 from vaneb.npmle.pseudo_em import algorithm_1
 from vaneb.npmle.smooth import SmoothChoice, choose_spread
+from vaneb.npmle.support import atom_variances
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 from vaneb.semidefinite import covariance_of_estimates
@@ -144,7 +145,8 @@ class VANEB(Estimator):
             spread = single.spread
         else:
             fit = self._solve(likelihood.smoothed(spread), rng, progress)
-        self.prior_ = Prior(fit.atoms, fit.weights, spread, names, likelihood.n_clients)
+        places = atom_variances(likelihood.smoothed(spread), fit.atoms, fit.weights)
+        self.prior_ = Prior(fit.atoms, fit.weights, spread, names, likelihood.n_clients, places)
         self.certificate_, self.trace_ = fit.certificate, fit.trace
         self.log_likelihood_ = fit.log_likelihood
 

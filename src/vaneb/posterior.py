@@ -122,34 +122,75 @@ class Posterior:
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def quantile(self, probability: float) -> Array:
-        """Quantile of each parameter of each client, (K, d); see ``vaneb.quantiles`` for discrete priors."""
+        """Quantile of each parameter of each client, (K, d); see ``vaneb.quantiles`` for discrete priors.
+
+        Counts in what the fit does not know of the places of the atoms (``Prior.atom_variances``), which the
+        posterior under a known prior, and so ``sd`` and ``covariance``, does not.
+        """
         if not 0 < probability < 1:
             raise InvalidOption(f"a quantile's probability must lie between 0 and 1, not {probability}")
         if self.prior.spread is None:
             from scipy.special import ndtri
 
-            return self.mean + ndtri(probability) * self.sd
+            return self.mean + ndtri(probability) * np.sqrt(self.sd**2 + self._unknown_places)
         from vaneb.quantiles import quantiles_of_block
 
         def block(rows: slice) -> Array:
             part = self.likelihood.take(rows)
             shares = _responsibilities(part, self.prior)[1]
-            return quantiles_of_block(shares, *part.components(self.prior.atoms), np.array([probability]))[0]
+            within = part.components(self.prior.atoms)
+            variances = np.diagonal(within.covariance, axis1=2, axis2=3)
+            variances = variances + self._of_places(variances)
+            return quantiles_of_block(shares, within.mean, variances, np.array([probability]))[0]
+
+        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
+
+    def _of_places(self, variances: Array) -> Array | float:
+        """What unknown places of atoms add to ``variances`` V_kj within components, (K or 1, m, d).
+
+        A client follows its atom as far as its own data do not hold it back, by V / Gamma in each coordinate;
+        all the way if the prior is discrete.
+        """
+        places = self.prior.atom_variances
+        if places is None:
+            return 0.0
+        if self.prior.spread is None:
+            return places[None]
+        spread = np.diagonal(self.prior.spread)
+        follows = np.where(spread > 0, variances / np.where(spread > 0, spread, 1.0), 1.0)
+        return follows**2 * places
+
+    @cached_property
+    def _unknown_places(self) -> Array:
+        """Variance that unknown places of atoms add to each client's parameters, (K, d)."""
+        if self.prior.atom_variances is None:
+            return np.zeros_like(self.mean)
+
+        def block(rows: slice) -> Array:
+            part = self.likelihood.take(rows)
+            shares = _responsibilities(part, self.prior)[1]
+            within = part.components(self.prior.atoms).covariance
+            added = self._of_places(np.diagonal(within, axis1=2, axis2=3))
+            return np.einsum(
+                "km,kmi->ki", shares, np.broadcast_to(added, (*shares.shape, self.prior.dimension))
+            )
 
         return np.concatenate(list(map_blocks(block, len(self), ROWS)))
 
     @cached_property
     def shrinkage(self) -> Array:
-        """Share of each client's posterior that does not come from its own data, in [0, 1], (K,).
+        """Share of each client's error that the others have taken away, in [0, 1], (K,).
 
         1 - tr(P_k V_k) / rank(P_k): P_k the precision of the client's own estimate, V_k its posterior
-        covariance.  0: the client kept its own estimate and error; 1: it took over the population's.
+        covariance with what is unknown of the atoms' places.  0: the client kept its own estimate and error,
+        1: it took over the population's.  A client with an atom to itself kept its own.
         """
         precision = self.likelihood.local_precision()
         if precision.ndim == 2:
-            kept = (precision * self.sd**2).sum(axis=1)
+            kept = (precision * (self.sd**2 + self._unknown_places)).sum(axis=1)
         else:
             kept = np.einsum("kij,kji->k", precision, self.covariance)
+            kept += (np.diagonal(precision, axis1=1, axis2=2) * self._unknown_places).sum(axis=1)
         return np.clip(1 - kept / np.maximum(rank_of(precision), 1), 0.0, 1.0)
 
     @cached_property

@@ -36,6 +36,9 @@ class Prior:
     clients : int or None
         Number of clients that it was fitted to, where it was: an atom with the weight of one of them may be
         that client's own, and explains nobody.
+    atom_variances : (m, d) or None
+        What the fit does not know of the places of the atoms, as variances; see
+        ``vaneb.npmle.support.atom_variances``.  Intervals are the longer for it; nothing else looks at it.
     """
 
     atoms: Array
@@ -43,6 +46,7 @@ class Prior:
     spread: Array | None = None
     names: tuple[str, ...] = ()
     clients: int | None = None
+    atom_variances: Array | None = None
 
     def __post_init__(self) -> None:
         atoms = validation.as_numbers(self.atoms, "atoms of a prior")
@@ -65,6 +69,14 @@ class Prior:
         object.__setattr__(self, "names", validation.as_names(self.names or None, atoms.shape[1]))
         if self.spread is not None:
             object.__setattr__(self, "spread", _checked_spread(self.spread, atoms.shape[1]))
+        if self.atom_variances is not None:
+            variances = validation.as_numbers(self.atom_variances, "atom_variances of a prior")
+            limit = validation.LARGEST**2
+            if variances.shape != atoms.shape or not ((variances >= 0) & (variances <= limit)).all():
+                raise InvalidReport(
+                    f"atom_variances of a prior: expected finite, non-negative numbers of shape {atoms.shape}"
+                )
+            object.__setattr__(self, "atom_variances", variances)
 
     @property
     def dimension(self) -> int:
@@ -100,6 +112,7 @@ class Prior:
             "weights": self.weights.tolist(),
             "spread": None if self.spread is None else self.spread.tolist(),
             "clients": self.clients,
+            "atom_variances": None if self.atom_variances is None else self.atom_variances.tolist(),
         }
 
     @classmethod
@@ -110,7 +123,14 @@ class Prior:
             raise InvalidReport(f"not a saved prior: {', '.join(sorted(missing))} missing")
         if not isinstance(wire["names"], list):
             raise InvalidReport("not a saved prior: names must be a list of text")
-        return cls(wire["atoms"], wire["weights"], wire["spread"], tuple(wire["names"]), wire.get("clients"))
+        return cls(
+            wire["atoms"],
+            wire["weights"],
+            wire["spread"],
+            tuple(wire["names"]),
+            wire.get("clients"),
+            wire.get("atom_variances"),
+        )
 
     def save(self, path: str | Path) -> None:
         """Write as JSON; an interrupt leaves the old file or the new one."""

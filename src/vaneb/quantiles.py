@@ -68,10 +68,12 @@ def mixture_quantiles(shares, means, variances, probabilities, out):
                 out[p, k, i] = x
 
 
-def quantiles_of_block(shares: Array, means: Array, covariance: Array, probabilities: Array) -> Array:
-    """Quantiles of a block of clients, (probabilities, K, d), from its ``Components``."""
+def quantiles_of_block(shares: Array, means: Array, variances: Array, probabilities: Array) -> Array:
+    """Quantiles of a block of clients, (probabilities, K, d).
+
+    shares (K, m), means and variances (K or 1, m or 1, d).
+    """
     k, m = shares.shape
-    variances = np.diagonal(covariance, axis1=2, axis2=3)
     means = np.ascontiguousarray(np.broadcast_to(means, (k, m, means.shape[2])))
     variances = np.ascontiguousarray(np.broadcast_to(variances, (k, *variances.shape[1:])))
     # A direction in which the spread is zero is a point; a tiny width makes its quantile that point.

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.semidefinite import has_full_rank, solve_ridged, unknown_part
+from vaneb.npmle.fit import log_mixture
+from vaneb.semidefinite import generalised_inverse, has_full_rank, solve_ridged, unknown_part
+from vaneb.validation import LARGEST
 
 #: Clients, at most, that the pooled estimate is taken from.
 POOLED = 10_000
@@ -92,6 +94,23 @@ def covering_subset(points: Array, size: int, rng: np.random.Generator) -> NDArr
         far.append(int(np.argmax(distance)))
         np.minimum(distance, ((scaled - scaled[far[-1]]) ** 2).sum(axis=1), out=distance)
     return np.unique(np.concatenate([chosen, pool[far]]))
+
+
+def atom_variances(likelihood: Likelihood, atoms: Array, weights: Array) -> Array:
+    """Variances (m, d) of the places of the atoms: the diagonal of (sum_k r_kj I_kj)^{-1}.
+
+    r_kj is the share of client k that atom j explains and I_kj what that client knows of the place.  An atom
+    that one client has to itself is as uncertain as that client's own estimate, one that a hundred clients
+    share ten times less.  That clients may belong to other atoms is left out, so these are lower bounds.
+    """
+    density = log_mixture(likelihood, atoms, weights)
+    information = likelihood.ascent(atoms, -density, curvature=False).information
+    information = information * weights.reshape(-1, *[1] * (information.ndim - 1))
+    if information.ndim == 2:
+        variances = np.where(information > 0, 1 / np.maximum(information, 1e-300), 0.0)
+    else:
+        variances = np.diagonal(generalised_inverse(information), axis1=1, axis2=2)
+    return np.clip(variances, 0.0, LARGEST**2)
 
 
 def distinct(

@@ -412,7 +412,7 @@ def test_a_client_with_an_atom_to_itself_keeps_its_own_interval(smooth: str) -> 
     low, high = post.interval(0.9)
     assert_allclose([low[-1, 0], high[-1, 0]], 80 + 2 * norm.ppf([0.05, 0.95]), rtol=1e-6)
     assert post.shrinkage[-1] < 1e-6
-    assert post.shrinkage[:-1].min() > 0.1
+    assert np.median(post.shrinkage[:-1]) > 0.3
 
 
 def test_places_of_atoms_are_known_as_well_as_their_clients_know_them() -> None:

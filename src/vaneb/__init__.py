@@ -36,6 +36,9 @@ _HOME = {
     "VanebError": "vaneb.errors",
 }
 
+#: Modules that ``import vaneb`` alone makes known; each is imported when it is first used.
+_MODULES = ("covariance", "datasets", "fl", "grouped", "local", "report", "study", "theory")
+
 __all__ = [
     "NPEB",
     "VANEB",
@@ -58,8 +61,12 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        from importlib import import_module
+
+        return import_module(f"vaneb.{name}")
     raise AttributeError(f"module 'vaneb' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_HOME, *_MODULES])

@@ -17,6 +17,7 @@ from vaneb.commands.run import run
 from vaneb.commands.study import study
 from vaneb.commands.table import table
 from vaneb.commands.train import train
+from vaneb.commands.watch import watch
 
 app = typer.Typer(
     name="vaneb",
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (personalize, run, study, demo, train, table, compare):
+for _command in (personalize, run, study, demo, train, table, compare, watch):
     app.command()(_command)
 app.add_typer(federate)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior
 from vaneb.semidefinite import rank_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Clients in one block of (client, atom, parameter, parameter) work.
 ROWS = 2048
@@ -251,6 +255,17 @@ class Posterior:
             f"Posterior({len(self)} clients, {self.prior.dimension} parameters, "
             f"average shrinkage {self.shrinkage.mean():.2f})"
         )
+
+    def table(self, level: float = 0.9) -> pa.Table:
+        """One row for each client, as the command line writes it; ``.to_pandas()``, ``polars.from_arrow``."""
+        from vaneb.tables import results_table
+
+        return results_table(self, level)
+
+    def _repr_html_(self) -> str:
+        from vaneb.report.notebook import posterior_html
+
+        return posterior_html(self)
 
 
 def posterior(likelihood: Likelihood, prior: Prior, *, ids=(), names=(), status=()) -> Posterior:

@@ -103,6 +103,11 @@ class Prior:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return theta + rng.standard_normal((size, self.dimension)) @ root.T
 
+    def _repr_html_(self) -> str:
+        from vaneb.report.notebook import prior_html
+
+        return prior_html(self)
+
     def to_wire(self) -> dict:
         """Plain numbers, fit for JSON."""
         return {

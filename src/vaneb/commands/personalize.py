@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.progress import progress_bar
 from vaneb.errors import InvalidOption
 
@@ -54,12 +55,13 @@ def personalize(
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate.")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Of the random starting points.", min=0)] = 0,
+    report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
 ) -> None:
     """Improve every client's own estimate by what the others say of the population."""
     with told_to_user():
         begin = time.perf_counter()
-        _check(reports, out, prior_out, prior_in, level, tol)
+        _check(reports, out, prior_out, prior_in, report, level, tol)
         from vaneb.estimators import VANEB
         from vaneb.files import replacing
         from vaneb.prior import Prior
@@ -78,10 +80,25 @@ def personalize(
             results = results_table(posterior, level, table.client_type)
             progress("writing", 2, 2)
             with contextlib.ExitStack() as stack:
-                # Both files are complete before either takes its name.
+                # All files are complete before any takes its name.
                 write_content(stack.enter_context(replacing(out)), results, suffix_of(out))
                 if prior_out is not None:
                     model.prior_.save(stack.enter_context(replacing(prior_out)))
+                if report is not None:
+                    from vaneb.report import fit_content, page
+
+                    seconds = time.perf_counter() - begin
+                    title = f"Personalised estimates: {reports.name}"
+                    content = fit_content(
+                        model,
+                        posterior,
+                        table.reports,
+                        level=level,
+                        seconds=seconds,
+                        title=title,
+                        notes=table.notes,
+                    )
+                    stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
 
         if not quiet:
             for note in table.notes:
@@ -106,7 +123,13 @@ def _missed(model: VANEB) -> bool:
 
 
 def _check(
-    reports: Path, out: Path, prior_out: Path | None, prior_in: Path | None, level: float, tol: float
+    reports: Path,
+    out: Path,
+    prior_out: Path | None,
+    prior_in: Path | None,
+    report: Path | None,
+    level: float,
+    tol: float,
 ) -> None:
     """Refuse what cannot end well before any work is done."""
     from vaneb.files import check_writable
@@ -116,6 +139,7 @@ def _check(
     check_writable(out)
     if prior_out is not None:
         check_writable(prior_out)
+    check_page(report)
     if not 0 < level < 1:
         raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
     if not tol > 0:
@@ -123,6 +147,7 @@ def _check(
     if prior_in is not None and prior_out is not None:
         raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
     files = {"REPORTS": reports, "--out": out, "--prior-out": prior_out, "--prior-in": prior_in}
+    files["--report"] = report
     seen: dict[str, str] = {}
     for option, path in files.items():
         if path is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.personalize import Smooth
 from vaneb.commands.progress import progress_bar
 from vaneb.errors import InvalidOption, InvalidReport
@@ -63,12 +64,13 @@ def run(
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     smooth: Annotated[Smooth, typer.Option(help="Gaussian spread around the atoms.")] = Smooth.AUTO,
     seed: Annotated[int, typer.Option(help="Of the random starting points.", min=0)] = 0,
+    report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
 ) -> None:
     """Fit a model to every group of a table, each helped by what the others say of the population."""
     with told_to_user():
         begin = time.perf_counter()
-        _check(data, out, reports_out, prior_out, level)
+        _check(data, out, reports_out, prior_out, report, level)
         with progress_bar(quiet) as progress:
             progress("reading", 0, 1)
             from vaneb.files import replacing
@@ -97,6 +99,12 @@ def run(
                     fit.prior.save(stack.enter_context(replacing(prior_out)))
                 if reports_out is not None:
                     write_reports(reports_out, fit.reports)
+                if report is not None:
+                    from vaneb.report import grouped_content, page
+
+                    title = f"{formula}, by {client}: {data.name}"
+                    content = grouped_content(fit, seconds=time.perf_counter() - begin, title=title)
+                    stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
         if not quiet:
             for note in fit.notes:
                 complain(f"note: {note}")
@@ -165,7 +173,9 @@ def _has_leading_zeros(path: Path, column: str) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts, r"^0\d")).as_py())
 
 
-def _check(data: Path, out: Path, reports_out: Path | None, prior_out: Path | None, level: float) -> None:
+def _check(
+    data: Path, out: Path, reports_out: Path | None, prior_out: Path | None, report: Path | None, level: float
+) -> None:
     """Refuse what cannot end well before any work is done."""
     from vaneb.files import check_writable
     from vaneb.tables import suffix_of
@@ -177,9 +187,11 @@ def _check(data: Path, out: Path, reports_out: Path | None, prior_out: Path | No
             check_writable(path)
     if prior_out is not None:
         check_writable(prior_out)
+    check_page(report)
     if not 0 < level < 1:
         raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
     files = {"DATA": data, "--out": out, "--reports-out": reports_out, "--prior-out": prior_out}
+    files["--report"] = report
     seen: dict[str, str] = {}
     for option, path in files.items():
         if path is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.commands.page import PageOption, check_page
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def study(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all replicates.", min=0)] = 0,
     form: Annotated[str, typer.Option("--format", help="Of the figures: png, svg or pdf.")] = "png",
+    report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Run the simulation study; run it again to resume, or to add replicates."""
@@ -78,6 +80,7 @@ def study(
             for name, text in (("clients", clients), ("n_min", n_min))
             if text is not None
         }
+        check_page(report)
         if scenario in (Subject.THEORY, Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
         try:
@@ -93,6 +96,10 @@ def study(
         else:
             names = None if estimators is None else [name.strip() for name in estimators.split(",")]
             _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, quiet)
+        if report is not None:
+            from vaneb.report import curves_content, study_content, write_page
+
+            write_page(report, curves_content() if scenario == Subject.PRIOR else study_content(out))
 
 
 def _scenarios(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.page import PageOption, check_page
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def train(
     keep_client_states: Annotated[
         bool, typer.Option("--keep-client-states", help="Keep what methods store per client.")
     ] = False,
+    report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Train networks over many clients by several methods, and test each client's own network.
@@ -60,6 +62,7 @@ def train(
     """
     with told_to_user():
         _need_torch()
+        check_page(report)
         from vaneb.fl.experiment import run_experiment
 
         experiment = _experiment(config, data, method, clients, alpha, shift, seed, rounds, evaluate_every)
@@ -72,6 +75,10 @@ def train(
                 keep_client_states=keep_client_states,
                 on_progress=on_progress,
             )
+        if report is not None:
+            from vaneb.report import train_content, write_page
+
+            write_page(report, train_content(out))
         if not quiet:
             import sys
 

@@ -71,6 +71,11 @@ class Certificate:
             said += " in the region of the estimates"
         return f"max D = {self.gap:.2g} ({said}), tolerance {self.tolerance:g}"
 
+    def _repr_html_(self) -> str:
+        from vaneb.report.notebook import certificate_html
+
+        return certificate_html(self)
+
 
 @dataclass(frozen=True)
 class Fit:

@@ -1,0 +1,287 @@
+"""A fit as a page: the sentence, the population, every client, and how good the fit is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from vaneb.posterior import Posterior
+from vaneb.report.calibration import probability_transforms
+from vaneb.report.embed import numbers
+from vaneb.report.gap_map import gap_map
+from vaneb.report.population import coordinates
+from vaneb.reports import Reports
+from vaneb.semidefinite import standard_errors
+
+if TYPE_CHECKING:
+    from vaneb.estimators import VANEB
+    from vaneb.grouped.analysis import GroupedFit
+    from vaneb.grouped.scores import HeldOut
+    from vaneb.npmle.smooth import SmoothChoice
+    from vaneb.prior import Prior
+
+#: Clients and parameters that a page holds; a note says what it leaves out.
+MOST_CLIENTS, MOST_PARAMETERS, MOST_NUMBERS = 20_000, 40, 300_000
+MOST_ATOMS = 2_000
+
+
+def fit_content(
+    model: VANEB,
+    posterior: Posterior,
+    reports: Reports | None = None,
+    *,
+    level: float = 0.9,
+    seconds: float | None = None,
+    title: str = "Personalised estimates",
+    sizes: ArrayLike | None = None,
+    held_out: HeldOut | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Everything that the page of a fit shows.
+
+    Parameters
+    ----------
+    model, posterior : fitted model (or ``VANEB.from_prior``), and the clients personalised by it.
+    reports : what the clients reported, if they did; needed for calibration under a covariance function.
+    level : probability of the intervals, before and after.
+    seconds : that it took.
+    sizes : (K,), sample sizes; those of ``reports`` by default.
+    held_out : losses on test rows, where there are any.
+    """
+    prior = posterior.prior
+    clients = _chosen_clients(posterior)
+    room = max(1, MOST_NUMBERS // max(len(clients), 1))
+    axes = coordinates(prior, posterior.mean, min(MOST_PARAMETERS, room))
+    shown = list(axes.shown)
+    own = posterior.likelihood.local_estimates()
+    errors = standard_errors(posterior.likelihood.local_precision())
+    lower, upper = posterior.interval(level)
+    if sizes is None and reports is not None:
+        # A report without a sample size counts as one row, which says nothing.
+        sizes = reports.n if (reports.n != 1).any() else None
+    ids = [str(i) for i in posterior.ids] or [str(k) for k in range(len(posterior))]
+    told = [*notes, *_notes(posterior, axes.shown, len(clients))]
+    certificate = getattr(model, "certificate_", None)
+    known = np.isfinite(errors)
+    # A coordinate that a client's data leave open has no estimate of its own to show.
+    shown_own = np.where(known, own, np.nan)
+    return {
+        "kind": "fit",
+        "title": title,
+        "sentence": _sentence(model, posterior, (lower, upper), errors, level, seconds),
+        "notes": told,
+        "level": level,
+        "exact": not _is_gaussian(posterior, reports),
+        "prior": _prior(prior, axes.names, axes.of(prior.atoms), axes.spread(prior.spread)),
+        "noise": numbers(_typical_noise(axes.map, errors)),
+        "clients": {
+            "parameters": [prior.names[i] for i in shown],
+            "ids": [ids[k] for k in clients],
+            "n": None if sizes is None else numbers(np.asarray(sizes)[clients]),
+            "own": numbers(shown_own[clients][:, shown].T),
+            "error": numbers(errors[clients][:, shown].T),
+            "z": float(ndtri((1 + level) / 2)),
+            "mean": numbers(posterior.mean[clients][:, shown].T),
+            "sd": numbers(posterior.sd[clients][:, shown].T),
+            "lower": numbers(lower[clients][:, shown].T),
+            "upper": numbers(upper[clients][:, shown].T),
+            "shrinkage": numbers(posterior.shrinkage[clients]),
+            "log_marginal": numbers(posterior.log_marginal[clients]),
+            "flag": [posterior.flag[k] for k in clients],
+        },
+        "points": {
+            "own": numbers(axes.of(shown_own[clients]).T),
+            "mean": numbers(axes.of(posterior.mean[clients]).T),
+        },
+        "trace": _trace(model),
+        "smooth": _smooth(getattr(model, "smooth_", None)),
+        "gap": None if certificate is None else gap_map(posterior, certificate),
+        "tolerance": None if certificate is None else certificate.tolerance,
+        "calibration": _calibration(posterior, reports, axes.shown),
+        "held_out": None if held_out is None else _held_out(held_out),
+    }
+
+
+def grouped_content(
+    fit: GroupedFit, *, seconds: float | None = None, title: str = "Personalised coefficients"
+) -> dict[str, Any]:
+    """The page of a fit to grouped rows (``vaneb run``)."""
+    return fit_content(
+        fit.model,
+        fit.posterior,
+        fit.reports if fit.likelihood == "gaussian" else None,
+        level=fit.level,
+        seconds=seconds,
+        title=title,
+        sizes=fit.local.fits.n,
+        held_out=fit.held_out,
+        notes=fit.notes,
+    )
+
+
+def _chosen_clients(posterior: Posterior) -> NDArray[np.intp]:
+    """All clients, or flagged ones first and then as many others, evenly spaced, as a page can hold."""
+    count = len(posterior)
+    if count <= MOST_CLIENTS:
+        return np.arange(count)
+    flagged = np.flatnonzero([bool(flag) for flag in posterior.flag])[: MOST_CLIENTS // 4]
+    others = np.setdiff1d(np.arange(count), flagged)
+    step = np.linspace(0, len(others) - 1, MOST_CLIENTS - len(flagged)).astype(np.intp)
+    return np.sort(np.concatenate([flagged, others[step]]))
+
+
+def _notes(posterior: Posterior, shown: tuple[int, ...], clients: int) -> list[str]:
+    notes = []
+    if clients < len(posterior):
+        notes.append(
+            f"The page holds {clients:,} of {len(posterior):,} clients: flagged ones and others evenly "
+            "spaced. Numbers in the sentence above are of all; so is the table that was written."
+        )
+    if len(shown) < posterior.prior.dimension:
+        notes.append(
+            f"The page shows the first {len(shown)} of {posterior.prior.dimension} parameters, and principal "
+            "components of all of them."
+        )
+    return notes
+
+
+def _is_gaussian(posterior: Posterior, reports: Reports | None) -> bool:
+    from vaneb.likelihood.gaussian import ConstantGaussian
+
+    return reports is not None or isinstance(posterior.likelihood, ConstantGaussian)
+
+
+def _sentence(
+    model: VANEB,
+    posterior: Posterior,
+    interval: tuple[Any, Any],
+    errors: NDArray[np.float64],
+    level: float,
+    seconds: float | None,
+) -> str:
+    prior, certificate = posterior.prior, getattr(model, "certificate_", None)
+    d = prior.dimension
+    parts = [
+        f"**{len(posterior):,} {_plural('client', len(posterior))}** with **{d} {_plural('parameter', d)}** "
+        f"each, seen as a population of {_population(prior)}"
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = (interval[1] - interval[0]) / (2 * ndtri((1 + level) / 2) * errors)
+    shorter = 1 - float(np.nanmedian(ratio))
+    length = (
+        f"**{shorter:.0%} shorter**"
+        if shorter >= 0.005
+        else "no shorter"
+        if shorter > -0.005
+        else f"**{-shorter:.0%} longer**"
+    )
+    parts.append(
+        f": on average **{posterior.shrinkage.mean():.0%}** of what is known of a client now comes from the "
+        f"others (shrinkage), and the median {level:.0%} interval is {length} than the client's own. "
+    )
+    if certificate is None:
+        parts.append("The prior was given, not fitted, so there is no certificate.")
+    else:
+        bound = certificate.bound
+        searched = (
+            "proved"
+            if certificate.kind == "proved"
+            else f"largest gap found from {certificate.starts:,} starts"
+        )
+        if certificate.within is not None:
+            searched += " in the region of the estimates"
+        single = getattr(model, "smooth_", None) is not None and model.smooth_.single  # type: ignore[union-attr]
+        aim = (
+            "a single Gaussian was preferred on held-out clients"
+            if single
+            else f"tolerance {certificate.tolerance:g}" + ("" if certificate.reached else ", **not reached**")
+        )
+        others = "No other prior" if prior.spread is None else "No other mixture with this spread"
+        parts.append(
+            f"{others} can fit these clients better by more than **{bound:.2g}** in average "
+            f"log-likelihood ({searched}; {aim})."
+        )
+    flagged = sum(map(bool, posterior.flag))
+    parts.append(
+        f" **{flagged:,}** {_plural('client', flagged)} flagged." if flagged else " No client is flagged."
+    )
+    if seconds is not None:
+        parts.append(f" It took **{seconds:.1f} seconds**.")
+    return "".join(parts)
+
+
+def _population(prior: Prior) -> str:
+    m = len(prior.weights)
+    if prior.spread is None:
+        return f"**{m} {_plural('atom', m)}**"
+    if m == 1:
+        return "**one Gaussian**, as in a mixed model"
+    return f"**{m} atoms**, each with a Gaussian spread"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
+
+
+def _prior(
+    prior: Prior, names: tuple[str, ...], atoms: NDArray[np.float64], spread: NDArray[np.float64] | None
+) -> dict[str, Any]:
+    order = np.argsort(-prior.weights, kind="stable")[:MOST_ATOMS]
+    return {
+        "axes": list(names),
+        "dimension": prior.dimension,
+        "atoms": numbers(atoms[order]),
+        "weights": numbers(prior.weights[order]),
+        "spread": None if spread is None else numbers(spread),
+    }
+
+
+def _typical_noise(rows: NDArray[np.float64], errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Variance (q,) that the median client's noise has in each coordinate; smooths pictures of atoms."""
+    finite = np.where(np.isfinite(errors), errors, np.nan)
+    known = np.isfinite(finite).any(axis=0)
+    median = np.zeros(errors.shape[1])
+    median[known] = np.nanmedian(finite[:, known], axis=0)
+    return rows**2 @ median**2
+
+
+def _trace(model: VANEB) -> list[Any] | None:
+    steps = getattr(model, "trace_", None)
+    if steps is None:
+        return None
+    return [[float(s.log_likelihood), s.atoms, numbers(s.gap)] for s in steps]
+
+
+def _smooth(choice: SmoothChoice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    return {
+        "shares": list(choice.shares),
+        "held_out": numbers(choice.held_out),
+        "chosen": choice.chosen,
+        "single": choice.single,
+    }
+
+
+def _calibration(
+    posterior: Posterior, reports: Reports | None, shown: tuple[int, ...]
+) -> dict[str, Any] | None:
+    values = probability_transforms(posterior, reports, shown)
+    if not values.shape[1]:
+        return None
+    bins = int(np.clip(len(values) // 15, 5, 20))
+    counts = [np.histogram(column[np.isfinite(column)], bins, (0, 1))[0].tolist() for column in values.T]
+    return {"counts": counts}
+
+
+def _held_out(held_out: HeldOut) -> dict[str, Any]:
+    return {
+        "loss": held_out.loss,
+        "values": {name: float(value) for name, value in held_out.values.items()},
+        "rows": held_out.rows,
+        "new_clients": held_out.new_clients,
+    }

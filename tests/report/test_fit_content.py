@@ -1,0 +1,179 @@
+"""What the page of a fit says: numbers against the posterior and the theory."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import ndtr
+
+from vaneb import VANEB, Prior, Reports
+from vaneb.covariance import by_name
+from vaneb.grouped import fit_groups
+from vaneb.posterior import posterior
+from vaneb.report import fit, fit_content, grouped_content, page
+from vaneb.report.calibration import probability_transforms
+from vaneb.report.embed import as_json, numbers
+from vaneb.report.gap_map import gap_at, gap_map
+from vaneb.theory import gap
+
+
+def two_groups(clients: int = 60, d: int = 2) -> Reports:
+    rng = np.random.default_rng(0)
+    theta = np.where(rng.random((clients, 1)) < 0.5, 0.0, 3.0) * np.ones(d)
+    errors = 0.5 + rng.random((clients, d))
+    estimates = theta + errors * rng.standard_normal((clients, d))
+    return Reports(estimates, standard_errors=errors, ids=[f"site {k}" for k in range(clients)])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    reports = two_groups()
+    model = VANEB(smooth="off").fit(reports)
+    return model, model.personalize(reports), reports
+
+
+def test_the_page_says_what_the_posterior_says(fitted):
+    model, post, reports = fitted
+    content = fit_content(model, post, reports, level=0.8, seconds=1.25)
+    clients = content["clients"]
+    assert clients["ids"] == list(reports.ids)
+    assert_allclose(np.array(clients["mean"]).T, post.mean, rtol=1e-5)
+    assert_allclose(np.array(clients["own"]).T, reports.estimate, rtol=1e-5)
+    assert_allclose(np.array(clients["lower"]).T, post.interval(0.8)[0], rtol=1e-5)
+    assert_allclose(clients["shrinkage"], post.shrinkage, rtol=1e-5)
+    assert_allclose(clients["z"], 1.2816, atol=1e-4)
+    assert "**60 clients** with **2 parameters**" in content["sentence"]
+    assert f"**{len(model.prior_.weights)} atoms**" in content["sentence"]
+    assert f"**{post.shrinkage.mean():.0%}**" in content["sentence"]
+    assert f"**{model.certificate_.bound:.2g}**" in content["sentence"]
+    assert "**1.2 seconds**" in content["sentence"]
+    assert len(content["trace"]) == len(model.trace_)
+
+
+def test_a_given_prior_has_no_certificate_and_says_so(fitted):
+    _, _, reports = fitted
+    model = VANEB.from_prior(Prior(np.zeros((1, 2)), np.ones(1), np.eye(2)))
+    content = fit_content(model, model.personalize(reports), reports)
+    assert "given, not fitted" in content["sentence"]
+    assert content["gap"] is None
+    assert content["trace"] is None
+
+
+def test_transforms_are_uniform_under_the_truth_and_follow_their_formula():
+    rng = np.random.default_rng(1)
+    truth = Prior(np.array([[1.0], [4.0]]), np.array([0.3, 0.7]), np.array([[0.2]]))
+    n, clients = 5.0, 4000
+    theta = truth.atoms[rng.choice(2, clients, p=truth.weights)]
+    # With a spread the noise is that at the component's centre.
+    noise = np.sqrt(theta / n + 0.2)
+    reports = Reports(
+        theta + noise * rng.standard_normal((clients, 1)), n=n, covariance=by_name("poisson", 1, clients)
+    )
+    post = posterior(reports.likelihood(), truth)
+    values = probability_transforms(post, reports, (0,))
+    assert np.abs(np.histogram(values, 10, (0, 1))[0] / clients - 0.1).max() < 0.02
+    x = reports.estimate[7, 0]
+    by_hand = 0.3 * ndtr((x - 1) / np.sqrt(1 / n + 0.2)) + 0.7 * ndtr((x - 4) / np.sqrt(4 / n + 0.2))
+    assert_allclose(values[7, 0], by_hand)
+
+
+def test_transforms_of_an_open_parameter_are_missing():
+    precision = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 4.0])])
+    reports = Reports([[1.0, 0.0], [2.0, 1.0]], precision=precision)
+    prior = Prior(np.zeros((1, 2)), np.ones(1), np.eye(2))
+    values = probability_transforms(posterior(reports.likelihood(), prior), reports, (0, 1))
+    assert np.isnan(values).tolist() == [[False, True], [False, False]]
+
+
+def test_the_gap_is_the_theorys_and_its_picture_shows_the_certificates_maximum(fitted):
+    model, post, _ = fitted
+    points = np.random.default_rng(2).uniform(-2, 5, (30, 2))
+    prior, likelihood = model.prior_, post.likelihood
+    ours = gap_at(likelihood, post.log_marginal, points)
+    assert_allclose(ours, gap(likelihood, prior.atoms, prior.weights, points), rtol=1e-9, atol=1e-12)
+    drawn = gap_map(post, model.certificate_)
+    line = drawn["lines"][0]
+    # The line passes through the maximum, and nothing on it or in the plane is higher.
+    at = int(np.argmin(np.abs(np.array(line["at"]) - drawn["location"][0])))
+    assert_allclose(line["gap"][at], model.certificate_.gap, atol=1e-5)
+    assert max(drawn["plane"]["gap"]) <= model.certificate_.gap + 1e-6
+    assert drawn["whole"]
+
+
+def test_principal_components_beyond_three_parameters():
+    reports = two_groups(40, d=5)
+    model = VANEB(smooth="off").fit(reports)
+    post = model.personalize(reports)
+    content = fit_content(model, post, reports)
+    axes = content["prior"]["axes"]
+    assert axes[:5] == ["1", "2", "3", "4", "5"]
+    assert axes[5].startswith("component 1 (")
+    # The two groups differ along the first component only.
+    first = np.array(content["points"]["mean"][5])
+    group = post.mean.mean(axis=1) > 1.5
+    assert abs(np.corrcoef(first, group)[0, 1]) > 0.9
+
+
+def test_a_singular_report_has_no_estimate_where_its_data_leave_one_open():
+    reports = Reports(
+        [[1.0, 0.0], [2.0, 1.0], [0.0, 1.0]], precision=np.array([[1.0, 0.0], [1.0, 4.0], [2.0, 1.0]])
+    )
+    model = VANEB(smooth="off").fit(reports)
+    clients = fit_content(model, model.personalize(reports), reports)["clients"]
+    assert clients["own"][1][0] is None
+    assert clients["error"][1][0] is None
+    assert clients["own"][0][0] == 1
+
+
+def test_too_many_clients_and_parameters_are_left_out_and_told(fitted, monkeypatch):
+    model, post, reports = fitted
+    monkeypatch.setattr(fit, "MOST_CLIENTS", 20)
+    monkeypatch.setattr(fit, "MOST_PARAMETERS", 1)
+    content = fit_content(model, post, reports)
+    assert len(content["clients"]["ids"]) == 20
+    assert content["clients"]["parameters"] == ["1"]
+    assert "20 of 60 clients" in content["notes"][0]
+    assert "first 1 of 2 parameters" in content["notes"][1]
+    assert "**60 clients**" in content["sentence"]
+
+
+def test_exact_likelihoods_are_not_passed_off_as_reports():
+    import pandas as pd
+
+    rng = np.random.default_rng(3)
+    group = np.repeat(np.arange(12), 12)
+    frame = pd.DataFrame({"g": group, "test": np.tile([0, 0, 0, 1], 36)})
+    frame["y"] = (rng.random(144) < 1 / (1 + np.exp(-rng.normal(0, 1, 12)[group]))).astype(int)
+    frame.loc[frame.g == 0, "y"] = 1
+    fitted = fit_groups(frame, client="g", formula="y ~ 1", family="binomial", test_column="test")
+    content = grouped_content(fitted)
+    assert content["exact"]
+    assert content["calibration"] is None
+    assert content["held_out"]["values"].keys() == {"local", "pooled", "personalised"}
+    assert content["clients"]["flag"][0] == "constant-response"
+    frame["z"] = rng.standard_normal(144)
+    linear = grouped_content(fit_groups(frame, client="g", formula="z ~ 1"))
+    assert not linear["exact"]  # least squares: the likelihood is that of a Gaussian report
+    assert linear["calibration"] is not None
+
+
+def test_names_cannot_break_out_of_the_page(fitted):
+    model, _, reports = fitted
+    evil = ["</script><script>alert(1)</script>", "@@data@@", "<!--", "a\u2028b", 'a"b', *map(str, range(55))]
+    named = Reports(reports.estimate, standard_errors=np.ones((60, 2)), ids=evil, names=["<i>", "b"])
+    content = fit_content(model, model.personalize(named), named, title="<img src=x onerror=alert(1)>")
+    text = page(content)
+    assert "alert(1)</script>" not in text
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    embedded = text.split('id="data">')[1].split("</script>")[0]
+    assert json.loads(embedded)["clients"]["ids"] == evil
+
+
+def test_numbers_are_short_and_json_has_no_nan():
+    assert numbers([1 / 3, np.nan, np.inf, 2.0]) == [0.333333, None, None, 2]
+    assert numbers(np.zeros((2, 0))) == [[], []]
+    assert as_json({"a": "<&>"}) == '{"a":"\\u003c\\u0026\\u003e"}'

@@ -1,0 +1,170 @@
+"""The page of a fit in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from browser import has_ink, opened, overflow
+from vaneb import Reports
+from vaneb.cli import app
+from vaneb.tables import write_reports
+
+CLIENTS = 120
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    return made_page(tmp_path_factory.mktemp("page"), 2)
+
+
+@pytest.fixture(scope="module", params=[1, 3, 5])
+def page_of(request, tmp_path_factory) -> Path:
+    """Pages of fits with other numbers of parameters."""
+    return made_page(tmp_path_factory.mktemp("page"), request.param)
+
+
+def made_page(folder: Path, d: int) -> Path:
+    rng = np.random.default_rng(d)
+    theta = np.where(rng.random((CLIENTS, 1)) < 0.5, 0.0, 3.0) * np.ones(d)
+    errors = 0.5 + rng.random(theta.shape)
+    estimates = theta + errors * rng.standard_normal(theta.shape)
+    estimates[7] = 50.0
+    ids = [f"site {k}" for k in range(CLIENTS - 1)] + ["<b>bold</b>"]
+    write_reports(folder / "reports.csv", Reports(estimates, standard_errors=errors, n=9, ids=ids))
+    made = folder / "page.html"
+    done = CliRunner().invoke(
+        app,
+        ["personalize", str(folder / "reports.csv"), "-o", str(folder / "out.csv"), "--report", str(made)],
+    )
+    assert done.exit_code == 0, done.output
+    return made
+
+
+def ids_shown(driver) -> list[str]:
+    return driver.execute_script(
+        "return [...document.querySelectorAll('.table .row .cell.client')].map((cell) => cell.textContent)"
+    )
+
+
+def column(driver, name: str) -> list[str]:
+    return driver.execute_script(
+        f"return [...document.querySelectorAll('.table .row .cell.{name}')].map((cell) => cell.textContent)"
+    )
+
+
+def test_it_opens_without_a_complaint_or_a_request_and_draws(driver, page):
+    assert opened(driver, page) == []
+    assert f"{CLIENTS} clients" in driver.find_element("id", "sentence").text
+    assert has_ink(driver, "figure > canvas")
+    assert page.stat().st_size < 1_000_000
+
+
+def test_in_any_dimension(driver, page_of):
+    assert opened(driver, page_of) == []
+    check_controls(driver)
+    assert overflow(driver, 360) == 0
+
+
+def test_it_fits_on_a_phone(driver, page):
+    opened(driver, page)
+    assert overflow(driver, 360) == 0
+
+
+def test_sorting(driver, page):
+    opened(driver, page)
+    assert ids_shown(driver)[:4] == ["<b>bold</b>", "site 0", "site 1", "site 2"]  # and 2 before 10
+    header = driver.find_element("css selector", '[data-column="shrinkage"]')
+    header.click()
+    down = [float(text.rstrip("%")) for text in column(driver, "shrinkage")]
+    assert down == sorted(down, reverse=True)
+    assert header.get_attribute("aria-sort") == "descending"
+    header.click()
+    up = [float(text.rstrip("%")) for text in column(driver, "shrinkage")]
+    assert up == sorted(up)
+    assert up[0] < down[0]
+
+
+def test_searching_and_flags(driver, page):
+    opened(driver, page)
+    search = driver.find_element("css selector", 'input[type="search"]')
+    search.send_keys("SITE 11")
+    assert ids_shown(driver) == ["site 11", *(f"site {k}" for k in range(110, 119))]
+    assert "10 of 120" in driver.find_element("css selector", ".found").text
+    search.clear()
+    search.send_keys("unexplained")
+    assert ids_shown(driver) == ["site 7"]
+    search.clear()
+    search.send_keys("no such client")
+    assert ids_shown(driver) == []
+
+
+def test_what_is_downloaded_is_what_was_written(driver, page):
+    opened(driver, page)
+    text = driver.execute_async_script(
+        """
+        const done = arguments[0], make = URL.createObjectURL;
+        URL.createObjectURL = (blob) => { blob.text().then(done); return make(blob); };
+        document.querySelector("button.csv").click();
+        """
+    )
+    rows = list(csv.DictReader(io.StringIO(text)))
+    with open(page.with_name("out.csv"), newline="") as file:
+        written = {row["client"]: row for row in csv.DictReader(file)}
+    assert {row["client"] for row in rows} == written.keys()
+    for row in rows:
+        np.testing.assert_allclose(float(row["theta_1"]), float(written[row["client"]]["theta_1"]), rtol=1e-4)
+        assert row["flag"] == written[row["client"]]["flag"]
+
+
+def test_controls_change_the_pictures(driver, page):
+    opened(driver, page)
+    check_controls(driver)
+    driver.find_element("id", "theme").click()
+    assert driver.find_element("css selector", "html").get_attribute("data-theme") in ("dark", "light")
+    assert driver.get_log("browser") == []
+
+
+def check_controls(driver) -> None:
+    """Every choice can be made and draws something."""
+    names = driver.execute_script(
+        "return [...document.querySelectorAll('select')].map((s) => s.dataset.name)"
+    )
+    assert {"clients:parameter", "prior:x0"} & set(names)
+    for name in names:
+        driver.execute_script(
+            """
+            const select = document.querySelector(`select[data-name="${arguments[0]}"]`);
+            select.value = select.options.length - 1;
+            select.dispatchEvent(new Event("change"));
+            """,
+            name,
+        )
+    for number in range(len(driver.find_elements("css selector", ".segments button"))):
+        driver.find_elements("css selector", ".segments button")[number].click()
+        driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        assert has_ink(driver, "figure > canvas")
+
+
+def test_it_prints_with_a_table(driver, page):
+    opened(driver, page)
+    assert len(driver.print_page()) > 20_000
+    shown = driver.execute_script("return document.querySelectorAll('.printed tbody tr').length")
+    assert shown == CLIENTS
+
+
+def test_bad_names_of_pages_are_refused_before_any_work(tmp_path):
+    table = tmp_path / "reports.csv"
+    write_reports(table, Reports([1.0, 2.0], standard_errors=[1.0, 1.0]))
+    for name, message in (("page.pdf", "must end in .html"), ("no/page.html", "does not exist")):
+        done = CliRunner().invoke(
+            app, ["personalize", str(table), "-o", str(tmp_path / "o.csv"), "--report", str(tmp_path / name)]
+        )
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.split())
+        assert not (tmp_path / "o.csv").exists()

@@ -109,6 +109,7 @@ def search(
     if part is not likelihood:
         first = climb(part, others, part_weights, steps=STEPS, gain=tol, box=box, keep=0)
         others = first.points[distinct(first.points, first.scale, np.argsort(-first.gap), TOGETHER)]
+        others = others[: int(effort * CLIMBED)]
     maxima = _climbed(likelihood, atoms, others, log_weights, box, tol, effort)
     return maxima._replace(starts=len(atoms) + count)
 

@@ -56,6 +56,11 @@ class Estimator:
         options = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({options})"
 
+    def _repr_html_(self) -> str:
+        from vaneb.report.notebook import estimator_html
+
+        return estimator_html(self)
+
 
 def as_likelihood(clients: Any) -> Likelihood:
     """Reports, or anything that already is a likelihood."""

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from vaneb import VANEB, Prior, Reports
+from vaneb import VANEB, Local, Prior, Reports
 
 
 class Balanced(HTMLParser):
@@ -48,6 +48,9 @@ def test_reports_prior_posterior_and_certificate():
     assert f"{post.mean[0, 0]:.4g}" in words_of(post)
     assert "<x>" in words_of(model.prior_)
     assert f"{model.certificate_.gap:.3g}" in words_of(model.certificate_)
+    assert words_of(VANEB()).startswith("VANEBsolver'certified'")
+    assert f"{model.certificate_.gap:.3g}" in words_of(model)
+    assert words_of(Local()) == "Local"
 
 
 def test_a_smooth_prior_has_a_curve_and_many_atoms_are_counted():

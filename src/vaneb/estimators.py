@@ -207,7 +207,7 @@ class VANEB(Estimator):
             from vaneb.npmle.grid import grid_npmle
 
             return grid_npmle(likelihood, tol=self.tol, rng=rng)
-        return certified(likelihood, tol=self.tol, rng=rng, progress=progress)
+        return certified(likelihood, tol=self.tol, rng=rng, progress=progress, proof=True)
 
 
 def diagonal_spread(likelihood: Likelihood) -> bool:

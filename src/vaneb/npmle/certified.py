@@ -20,12 +20,15 @@ certificate says what was not reached.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle import certificate as cert
 from vaneb.npmle.ascent import Maxima, client_log_weights
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
+from vaneb.npmle.proof import prove
 from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.npmle.starts import first_atoms, starting_points
 from vaneb.npmle.support import distinct, merged
@@ -56,6 +59,7 @@ def certified(
     start: tuple[Array, Array] | None = None,
     effort: float = 1.0,
     confirm: bool = True,
+    proof: bool = False,
 ) -> Fit:
     """The NPMLE under ``likelihood`` to a gap of ``tol``.
 
@@ -67,6 +71,8 @@ def certified(
         Scales how widely each round looks for new atoms.
     confirm : bool
         Whether a wider search at the end confirms that the gap is below ``tol``.
+    proof : bool
+        Whether to prove it, where that can be done; see ``vaneb.npmle.proof``.
     """
     rng = np.random.default_rng(0) if rng is None else rng
     n_clients = likelihood.n_clients
@@ -113,7 +119,25 @@ def certified(
     fit = Fit(atoms, weights, certificate, tuple(trace), float(density.mean()))
     if not confirm:
         return fit
-    return _tidied(likelihood, fit, candidates, maxima, effort)
+    fit = _tidied(likelihood, fit, candidates, maxima, effort)
+    if not (proof and fit.certificate.reached):
+        return fit
+    found = prove(likelihood, client_log_weights(log_mixture(likelihood, fit.atoms, fit.weights)), tol)
+    if found is None:
+        return fit
+    if found.value > tol and len(trace) < max_rounds:
+        # The search has missed it: go on from there.
+        return certified(
+            likelihood,
+            tol=tol,
+            rng=rng,
+            max_rounds=max_rounds - len(trace),
+            progress=progress,
+            start=(np.concatenate([fit.atoms, found.best[None]]), np.append(fit.weights, 0.0)),
+            effort=effort,
+            proof=True,
+        )
+    return replace(fit, certificate=fit.certificate.with_proof(found.bound, found.value, found.best))
 
 
 def _first(likelihood: Likelihood, candidates: Array, rng: np.random.Generator) -> tuple[Array, Array | None]:

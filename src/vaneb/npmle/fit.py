@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,14 +31,15 @@ class Certificate:
 
     For every prior H, l_K(H) - l_K(G) <= max_theta D(G, theta), l_K the average log-likelihood.  What is
     stated here is the largest D that was *found*, so the bound holds as far as the search has not missed a
-    higher one; and where ``within`` is not ``None``, for priors H inside that box only.
+    higher one; and where ``within`` is not ``None``, for priors H inside that box only.  In one dimension,
+    and for not too many clients in two, it is *proved* (``vaneb.npmle.proof``).
 
     Parameters
     ----------
     gap : largest D found.
     location : (d,), where.
-    kind : "ascent" if the maximum was searched for by climbing from many points (an estimate), "proved" if a
-        bound over the whole space was computed.
+    kind : "ascent" if the maximum was searched for by climbing from many points (an estimate), "proved" if
+        besides a bound over the whole space was computed.
     tolerance : what was asked for.
     starts : points that were climbed from.
     alone : average log-likelihood given up by not giving an atom to clients that would have it to themselves;
@@ -46,6 +47,7 @@ class Certificate:
     within : corners (d,), (d,) of the box that was searched, or ``None`` for all of space.  A covariance
         function, or a likelihood that rises for ever, may make D large where no client is informative; atoms
         are kept out of there, and the certificate does not speak of it.
+    proved : a number that D exceeds nowhere, or ``None``.
     """
 
     gap: float
@@ -55,6 +57,7 @@ class Certificate:
     starts: int
     alone: float = 0.0
     within: tuple[Array, Array] | None = None
+    proved: float | None = None
 
     @property
     def reached(self) -> bool:
@@ -62,12 +65,19 @@ class Certificate:
 
     @property
     def bound(self) -> float:
-        """Bound on the average log-likelihood still to be had: max(gap, 0) + alone."""
-        return max(self.gap, 0.0) + self.alone
+        """Bound on the average log-likelihood still to be had: ``proved``, or else max(gap, 0) + alone."""
+        return max(self.gap if self.proved is None else self.proved, 0.0) + self.alone
+
+    def with_proof(self, bound: float, value: float, place: Array) -> Certificate:
+        """Together with a bound of D, infinite if there is none, and its value at one more place."""
+        found = replace(self, gap=value, location=place) if value > self.gap else self
+        return replace(found, kind="proved", proved=bound) if np.isfinite(bound) else found
 
     def __str__(self) -> str:
-        said = "proved" if self.kind == "proved" else f"largest found from {self.starts} starts"
-        if self.within is not None:
+        said = f"largest found from {self.starts} starts"
+        if self.proved is not None:
+            said += f"; proved to be below {self.proved:.2g} everywhere"
+        elif self.within is not None:
             said += " in the region of the estimates"
         return f"max D = {self.gap:.2g} ({said}), tolerance {self.tolerance:g}"
 

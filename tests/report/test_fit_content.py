@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -177,3 +179,11 @@ def test_numbers_are_short_and_json_has_no_nan():
     assert numbers([1 / 3, np.nan, np.inf, 2.0]) == [0.333333, None, None, 2]
     assert numbers(np.zeros((2, 0))) == [[], []]
     assert as_json({"a": "<&>"}) == '{"a":"\\u003c\\u0026\\u003e"}'
+
+
+def test_colours_have_six_digits():
+    """The scripts read them so."""
+    style = (files("vaneb.report") / "assets" / "page.css").read_text(encoding="utf-8")
+    colours = re.findall(r"--(?:bg|panel|ink|muted|line|grid|own|after|atom|good|bad|hover): ([^;]+);", style)
+    assert len(colours) == 48
+    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)

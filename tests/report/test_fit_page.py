@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from browser import has_ink, opened, overflow
-from vaneb import Reports
+from vaneb import VANEB, Prior, Reports
 from vaneb.cli import app
+from vaneb.report import fit_content, write_page
 from vaneb.tables import write_reports
 
 CLIENTS = 120
@@ -156,6 +157,34 @@ def test_it_prints_with_a_table(driver, page):
     assert len(driver.print_page()) > 20_000
     shown = driver.execute_script("return document.querySelectorAll('.printed tbody tr').length")
     assert shown == CLIENTS
+
+
+def test_ten_thousand_clients_stay_responsive(driver, tmp_path):
+    rng = np.random.default_rng(0)
+    count = 10_000
+    prior = Prior(rng.standard_normal((30, 3)), np.ones(30), 0.05 * np.eye(3))
+    reports = Reports(
+        prior.sample(count, rng) + rng.standard_normal((count, 3)), standard_errors=np.ones((count, 3))
+    )
+    model = VANEB.from_prior(prior)
+    page = tmp_path / "page.html"
+    write_page(page, fit_content(model, model.personalize(reports), reports))
+    assert opened(driver, page) == []
+    assert len(ids_shown(driver)) < 60  # only the rows in sight are there
+    timed = """
+        const begin = performance.now(), done = arguments[0];
+        %s;
+        requestAnimationFrame(() => setTimeout(() => done(performance.now() - begin)));
+        """
+    actions = {
+        "sort": "document.querySelector('[data-column=\"shrinkage\"]').click()",
+        "search": "const s = document.querySelector('input[type=\"search\"]'); s.value = '99';"
+        "s.dispatchEvent(new Event('input'))",
+        "scroll": "document.querySelector('.table').scrollTop = 5e4",
+    }
+    for name, action in actions.items():
+        # Milliseconds; a few dozen on a quiet machine, and the limit is what a busy one may need.
+        assert driver.execute_async_script(timed % action) < 2000, name
 
 
 def test_bad_names_of_pages_are_refused_before_any_work(tmp_path):

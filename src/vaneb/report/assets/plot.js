@@ -76,7 +76,7 @@ function frame(context, x, y, { xlabel, ylabel, grid = true } = {}) {
   context.strokeStyle = colour("grid");
   context.textAlign = "center";
   context.textBaseline = "top";
-  const xs = x.ticks(Math.max(2, Math.round((right - left) / 80)));
+  const xs = x.ticks(Math.max(3, Math.round((right - left) / 75)));
   for (const tick of xs) {
     const at = x(tick);
     if (at < left - 0.5 || at > right + 0.5) continue;
@@ -148,9 +148,10 @@ function clipped(context, x, y, draw) {
   context.restore();
 }
 
+// Colours of the style sheet are written with six digits.
 function faded(name, opacity) {
   const hex = colour(name);
-  return `rgba(${[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2).padEnd(2, hex[i]), 16)).join(",")},${opacity})`;
+  return `rgba(${[1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)).join(",")},${opacity})`;
 }
 
 function extent(values, margin = 0.05) {

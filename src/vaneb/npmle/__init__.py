@@ -1,0 +1,1 @@
+"""Nonparametric maximum likelihood: one solver idea per file."""

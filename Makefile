@@ -20,7 +20,8 @@ demo: $(VENV)/.core
 	$(BIN)/vaneb demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/flower
+	$(BIN)/python -m pytest tests/flower  # real processes with time limits: one after the other
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -43,6 +43,7 @@ class LoopbackGrid:
     settings: Settings
     captured: list[tuple[str, int, Message]] = field(default_factory=list)
     replies: dict[str, Message] = field(default_factory=dict)
+    errors: list[Message] = field(default_factory=list)
     pushed: int = 0
 
     @property
@@ -68,6 +69,8 @@ class LoopbackGrid:
                 if reply.has_content():
                     reply = _over_the_wire(reply)
                     self.captured.append(("up", node, reply))
+                else:
+                    self.errors.append(reply)
                 reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
                 self.replies[message.metadata.message_id] = reply
         return ids

@@ -92,7 +92,7 @@ def server(
     """
     with told_to_user():
         _need_flower()
-        from vaneb.flower import processes
+        from vaneb.flower import control, processes
 
         chosen = _settings(
             settings,
@@ -112,10 +112,10 @@ def server(
                 public = {path.stem: path for path in sorted((keys / "nodes").glob("*.pub"))}
                 if not public:
                     raise InvalidOption(f"{keys / 'nodes'}: no public keys (NAME.pub) of clients.")
-                processes.register_nodes(link, public)
+                control.register_nodes(link, public)
             complain(f"listening on {link.address}; waiting for {nodes} clients.")
             app = processes.write_app(home / "app", chosen)
-            outcome = processes.run_app(link, app, folder / "outcome.json")
+            outcome = control.run_app(link, app, folder / "outcome.json")
         _tell(outcome)
 
 
@@ -184,7 +184,7 @@ def simulate(
     """
     with told_to_user():
         _need_flower()
-        from vaneb.flower import processes
+        from vaneb.flower import control
         from vaneb.flower.client_data import count_clients
 
         if not data.exists():
@@ -202,7 +202,7 @@ def simulate(
             client=client,
             folder=str(folder.resolve() / "clients"),
         )
-        _tell(processes.simulate(chosen, folder, count))
+        _tell(control.simulate(chosen, folder, count))
 
 
 def _settings(given: list[str] | None, **values: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
 from vaneb.errors import InvalidOption, InvalidReport
@@ -27,6 +28,7 @@ from vaneb.files import write_atomically
 from vaneb.flower import client_data, wire
 from vaneb.flower.exchange import FAILED, TOKEN
 from vaneb.flower.settings import Settings
+from vaneb.likelihood.seam import Likelihood
 
 app = ClientApp()
 
@@ -70,13 +72,31 @@ class Place:
 
     def model(self) -> tuple[str, client_data.LocalModel]:
         """The client's id and its coded rows."""
-        name, frame = client_data.read_client(self.data, self.column, self.number)
-        return self.client or name, client_data.local_model(frame, self.settings)
+        name, model, _ = self._fitted()
+        return name, model
+
+    def likelihood(self) -> tuple[str, client_data.LocalModel, Likelihood]:
+        """The same, and what is evaluated at the server's atoms."""
+        name, model, likelihood = self._fitted()
+        return name, model, likelihood()
+
+    def _fitted(self) -> Any:
+        """Found once for a file as it is; a process that is asked again need not fit again."""
+        about = self.data.stat()
+        return _fitted(self, about.st_mtime_ns, about.st_size)
 
     def keep(self, name: str, content: bytes) -> None:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / name, content)
+
+
+@functools.lru_cache(maxsize=64)
+def _fitted(place: Place, changed: int, size: int) -> Any:
+    name, frame = client_data.read_client(place.data, place.column, place.number)
+    model = client_data.local_model(frame, place.settings)
+    likelihood = functools.cache(lambda: client_data.local_likelihood(model, place.settings))
+    return place.client or name, model, likelihood
 
 
 Handler = Callable[[wire.Tree, Place], dict[str, Any]]
@@ -165,8 +185,7 @@ def evaluate(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Evaluate this client's likelihood at the server's atoms."""
     from vaneb.flower.evaluation import answer_evaluation
 
-    client, model = place.model()
-    likelihood = client_data.local_likelihood(model, place.settings)
+    client, model, likelihood = place.likelihood()
     return {"client": client, **answer_evaluation(question, likelihood, model)}
 
 
@@ -176,11 +195,32 @@ def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Find this client's own posterior from the prior; nothing of it is told."""
     from vaneb.flower.evaluation import own_posterior
 
-    client, model = place.model()
-    likelihood = client_data.local_likelihood(model, place.settings)
+    client, model, likelihood = place.likelihood()
     found = own_posterior(question, client, likelihood, model)
     place.keep(RESULT, (json.dumps(_plain(found), indent=1) + "\n").encode())
     return {"kept": True}
+
+
+class Failed(Exception):
+    """A failure that may be told; raised without the exception behind it."""
+
+
+@app.train(mods=[secaggplus_mod])
+def secure(message: Message, context: Context) -> Message:
+    """This client's part of a sum, which Flower masks before it leaves."""
+    from vaneb.flower.secure import answer_secure
+
+    try:
+        place = Place.of(context)
+        _, _, likelihood = place.likelihood()
+        answer = answer_secure(message.content, likelihood, place.settings)
+    except Exception as error:
+        write_error(context)
+        sentence = sentence_for(error)
+    else:
+        return Message(answer, reply_to=message)
+    # Out of the block, so that nothing of the first exception hangs on to this one.
+    raise Failed(sentence)
 
 
 @app.query("network")

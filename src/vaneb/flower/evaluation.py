@@ -8,9 +8,9 @@ over a network, and finds what it would find with all clients in one place.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,12 @@ from vaneb.flower.one_shot import FEWEST, results_of
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+from vaneb.npmle.pseudo_em import MOST_ATOMS
+from vaneb.npmle.support import completed_estimates, covering_subset
+from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.posterior import posterior
 from vaneb.prior import Prior
+from vaneb.sums import Sums, em_step, own_sums
 
 # ---------------------------------------------------------------- at the client
 
@@ -46,6 +50,9 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
     atoms = check_array(question.get("atoms"), (len(question["atoms"]), likelihood.dimension), "atoms")
     if kind == "log_likelihood":
         return {"values": part.log_likelihood(atoms)[0]}
+    if kind == "sums":
+        weights = check_array(question.get("weights"), (len(atoms),), "weights")
+        return dict(own_sums(part, atoms, weights)._asdict())
     if kind == "components":
         mean, covariance = part.components(atoms)
         return {"mean": mean[0], "covariance": covariance[0]}
@@ -80,13 +87,16 @@ class RemoteLikelihood:
     local : estimate, precision and peak of each client, asked for once and shared with parts.
     """
 
-    cheap: ClassVar[bool] = False
-
     line: Line
     nodes: tuple[int, ...]
     names: tuple[str, ...]
     spread: Array | None = None
     local: dict[str, dict[int, Tree]] = field(default_factory=dict)
+
+    @property
+    def cheap(self) -> bool:
+        """Never: a pair of client and atom is a message."""
+        return False
 
     @property
     def n_clients(self) -> int:
@@ -114,6 +124,14 @@ class RemoteLikelihood:
         return Ascent(
             value, self._stack(answers, "gradient", (m, d)).sum(axis=0), outer, information.sum(axis=0)
         )
+
+    def sums(self, atoms: Array, weights: Array) -> Sums:
+        """What a step of pseudo-EM needs, in one exchange."""
+        m, d = atoms.shape
+        answers = self._ask({"kind": "sums", "atoms": atoms, "weights": weights})
+        shapes: dict[str, tuple[int, ...]] = {"share": (m,), "gradient": (m, d), "information": (m, d, d)}
+        total = {key: self._stack(answers, key, shape).sum(axis=0) for key, shape in shapes.items()}
+        return Sums(float(self._stack(answers, "log_density", ()).sum()), **total)
 
     def components(self, atoms: Array) -> Components:
         m, d = atoms.shape
@@ -215,9 +233,16 @@ def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str
 
 
 def fit_remote(line: Line, nodes: tuple[int, ...], settings: Settings) -> Prior:
-    """The prior of clients behind a line."""
+    """The prior of clients behind a line.
+
+    Algorithm 1 by default, at one exchange a step.  Another solver is asked for by name: it runs on the same
+    clients, with as many exchanges as it has questions.
+    """
     names = described(line, nodes, settings)
     remote = RemoteLikelihood(line, nodes, names)
+    if settings.solver in ("", "pseudo-em"):
+        atoms, weights = algorithm_1(remote, remote.sums, settings.iterations, settings.tol, settings.seed)
+        return Prior(atoms, weights, None, names, len(nodes))
     model = VANEB(
         solver=settings.solver,
         smooth=settings.smooth,
@@ -226,6 +251,28 @@ def fit_remote(line: Line, nodes: tuple[int, ...], settings: Settings) -> Prior:
         seed=settings.seed,
     )
     return model.fit(remote).prior_
+
+
+def algorithm_1(
+    likelihood: Likelihood,
+    sums: Callable[[Array, Array], Sums],
+    iterations: int,
+    tol: float = 1e-4,
+    seed: int = 0,
+) -> tuple[Array, Array]:
+    """Algorithm 1 in ``iterations`` + 2 exchanges: atoms (m, d) and weights (m,).
+
+    Atoms at the clients' estimates, NPMLE weights over them, then steps of pseudo-EM; what
+    ``VANEB(solver="pseudo-em", smooth="off")`` does with clients in one place, without its certificate.
+    """
+    candidates = completed_estimates(likelihood)
+    atoms = candidates[covering_subset(candidates, MOST_ATOMS, np.random.default_rng(seed))]
+    matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
+    weights = npmle_weights(matrix, tol=0.1 * tol).weights
+    atoms, weights = atoms[weights > 0], weights[weights > 0]
+    for _ in range(iterations):
+        atoms, weights = em_step(sums(atoms, weights), atoms)
+    return atoms, weights
 
 
 def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[str, ...]:

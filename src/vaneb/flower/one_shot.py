@@ -99,7 +99,7 @@ def _fit(accepted: dict[int, Claim], settings: Settings) -> Prior:
             f"reports: {len(accepted)} usable, but a population needs {FEWEST}. Start more clients."
         )
     model = VANEB(
-        solver=settings.solver,
+        solver=settings.solver or "certified",
         smooth=settings.smooth,
         tol=settings.tol,
         iterations=settings.iterations,

@@ -16,20 +16,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vaneb.errors import InvalidOption, VanebError
 from vaneb.flower.settings import Settings
 
-CONNECTION = "federation"
 #: Seconds that a group of processes gets to end by itself.
 GRACE = 5.0
 APP = "vaneb-federation"
-#: Seconds between two looks at what Flower says of a run.
-LOOK = 20.0
 
 
 class FederationFailed(VanebError):
@@ -77,6 +72,8 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray makes its workers yield to everything else; on a busy machine they would never be served.
+        "RAY_worker_niceness": "0",
         "PYTHONUNBUFFERED": "1",
         **(extra or {}),
     }
@@ -94,11 +91,20 @@ def process(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterat
             stderr=subprocess.STDOUT,
             env=dict(env),
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     try:
         yield child
     finally:
         stop(child)
+
+
+def _end_with_parent() -> None:
+    """Ask the system to end this process when its parent is killed (Linux; elsewhere nothing happens)."""
+    with contextlib.suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:
@@ -135,8 +141,8 @@ class Link:
     process: subprocess.Popen[bytes]
     address: str
     home: Path
-    env: dict[str, str]
     log: Path
+    security: Security
 
 
 @contextlib.contextmanager
@@ -148,7 +154,8 @@ def superlink(
     *,
     folder: Path,
     simulation: bool = False,
-    seconds: float = 90.0,
+    extra: Mapping[str, str] | None = None,
+    seconds: float = 180.0,
 ) -> Iterator[Link]:
     """A SuperLink; ready when the block begins.
 
@@ -156,7 +163,7 @@ def superlink(
     """
     from vaneb.flower.server_app import FOLDER
 
-    env = environment(home, {FOLDER: str(folder.resolve())})
+    env = environment(home, {FOLDER: str(folder.resolve()), **(extra or {})})
     log = home / "superlink.log"
     command = [_tool("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
@@ -169,34 +176,9 @@ def superlink(
         command += ["--ssl-keyfile", str(security.key), "--enable-supernode-auth"]
     else:
         command += ["--insecure"]
-    address = f"{host}:{port}"
-    trust = (
-        f'root-certificates = "{Path(str(security.authority)).resolve()}"'
-        if security.on
-        else "insecure = true"
-    )
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{address}"\n{trust}\n'
-    )
     with process(command, log, env) as child:
         _wait_for_port(child, host, port, log, seconds)
-        yield Link(child, address, home, env, log)
-
-
-def register_nodes(link: Link, public_keys: Mapping[str, Path]) -> dict[str, int]:
-    """Let these nodes in, under their names; returns their ids.  Known ones are left as they are."""
-    known_path = link.home / "nodes.json"
-    known: dict[str, int] = json.loads(known_path.read_text()) if known_path.exists() else {}
-
-    def register(name: str) -> int:
-        command = ["supernode", "register", str(public_keys[name]), CONNECTION, "--name", name]
-        return int(_flwr(link, [*command, "--format", "json"])["node-id"])
-
-    new = [name for name in public_keys if name not in known]
-    with ThreadPoolExecutor(4) as threads:
-        known |= dict(zip(new, threads.map(register, new), strict=True))
-    known_path.write_text(json.dumps(known))
-    return {name: known[name] for name in public_keys}
+        yield Link(child, f"{host}:{port}", home, log, security)
 
 
 def write_app(
@@ -230,32 +212,6 @@ clientapp = "{client}"
     return folder
 
 
-def run_app(
-    link: Link, app: Path, outcome: Path, *, federation: str = "", seconds: float = 3600.0
-) -> dict[str, Any]:
-    """Submit a run and wait for what its server app writes to ``outcome``, which is returned."""
-    outcome.unlink(missing_ok=True)
-    command = ["run", str(app), CONNECTION, "--format", "json"]
-    if federation:
-        command += ["--federation-config", federation]
-    run = str(_flwr(link, command)["run-id"])
-    deadline, look = time.monotonic() + seconds, time.monotonic() + LOOK
-    while time.monotonic() < deadline:
-        if outcome.exists():
-            return dict(json.loads(outcome.read_text()))
-        if link.process.poll() is not None:
-            raise FederationFailed(f"the SuperLink has ended; see {link.log}.")
-        if time.monotonic() > look:
-            # A call of Flower's command line takes a second or two of processor time.
-            listed = _flwr(link, ["list", CONNECTION, "--run-id", run, "--format", "json"])
-            status = str(listed["runs"][0]["status"])
-            if status.startswith("finished") and not outcome.exists():
-                raise FederationFailed(f"the run ended as {status} without an outcome; see {link.log}.")
-            look = time.monotonic() + LOOK
-        time.sleep(0.2)
-    raise FederationFailed(f"the run has not ended within {seconds:g} seconds; see {link.log}.")
-
-
 def supernode_command(
     address: str, port: int, security: Security, node_config: Mapping[str, str | int], key: Path | None
 ) -> list[str]:
@@ -268,27 +224,6 @@ def supernode_command(
         command += ["--insecure"]
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in node_config.items())
     return [*command, "--node-config", config]
-
-
-def _flwr(link: Link, command: Sequence[str]) -> dict[str, Any]:
-    """One call of ``flwr ... --format json``."""
-    done = subprocess.run(
-        [_tool("flwr"), *command],
-        capture_output=True,
-        text=True,
-        env=link.env,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-        check=False,
-    )
-    start = done.stdout.find("{")
-    try:
-        answer = json.loads(done.stdout[start:])
-    except ValueError:
-        answer = {"success": False, "error-message": (done.stderr or done.stdout)[-300:]}
-    if not answer.get("success"):
-        raise FederationFailed(f"flwr {command[0]}: {answer.get('error-message', 'failed')}")
-    return dict(answer)
 
 
 def _tool(name: str) -> str:
@@ -308,32 +243,3 @@ def _wait_for_port(child: subprocess.Popen[bytes], host: str, port: int, log: Pa
             return
         time.sleep(0.2)
     raise FederationFailed(f"the SuperLink does not listen on {host}:{port}; see {log}.")
-
-
-def simulate(
-    settings: Settings,
-    folder: Path,
-    clients: int,
-    *,
-    cpus: float = 1.0,
-    client: str = "",
-    seconds: float = 3600.0,
-) -> dict[str, Any]:
-    """A run with ``clients`` virtual nodes on this machine; returns its outcome."""
-    import tempfile
-
-    folder.mkdir(parents=True, exist_ok=True)
-    home = folder.resolve() / "flower"
-    app = write_app(home / "app", settings, **({"client": client} if client else {}))
-    # Ray's sockets have short names or none: the path must not be long.
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp" if Path("/tmp").is_dir() else None) as ray:
-        os.environ.setdefault("RAY_TMPDIR", ray)
-        try:
-            with superlink(
-                home, "127.0.0.1", free_port(), Security(), folder=folder, simulation=True
-            ) as link:
-                federation = f"num-supernodes={clients} client-resources-num-cpus={cpus:g}"
-                return run_app(link, app, folder / "outcome.json", federation=federation, seconds=seconds)
-        finally:
-            if os.environ.get("RAY_TMPDIR") == ray:
-                del os.environ["RAY_TMPDIR"]

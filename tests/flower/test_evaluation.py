@@ -1,0 +1,261 @@
+"""Evaluation at the client finds what a fit with all clients in one place finds."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+from flwr.app import Context, RecordDict
+
+from flower.loopback import LoopbackGrid, content_of, federation
+from vaneb import VANEB
+from vaneb.flower import client_data
+from vaneb.flower.archive import Archive
+from vaneb.flower.client_app import Path
+from vaneb.flower.evaluation import RemoteLikelihood, algorithm_1, fit_remote, run_evaluation
+from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.secure import Scale, from_vector, levels_for, run_secure, secure_sum, to_vector
+from vaneb.flower.settings import Settings
+from vaneb.flower.start import box_of, cover
+from vaneb.likelihood.exact import exact_likelihood
+from vaneb.local.data import GroupedRows
+from vaneb.npmle.certified import certified
+from vaneb.npmle.fit import log_mixture
+from vaneb.npmle.pseudo_em import pseudo_em
+from vaneb.reports import Reports
+from vaneb.sums import em_step, own_sums
+
+EVALUATE = Settings(
+    mode="evaluate",
+    formula="y ~ x",
+    family="poisson",
+    form="moments",
+    likelihood="exact",
+    solver="pseudo-em",
+    smooth="off",
+    iterations=8,
+    nodes=6,
+    wait=0.1,
+    timeout=20.0,
+)
+BOX = {"lower": "-2,-1", "upper": "2,2", "precision_bound": 300.0, "atoms": 8}
+
+
+def settings_for(likelihood: str, **changes) -> Settings:
+    return Settings(**{**vars(EVALUATE), "likelihood": likelihood, **changes})
+
+
+def central(grid: LoopbackGrid, settings: Settings):
+    """The same clients' likelihood, with all of them in one place."""
+    models = []
+    for node in grid.nodes.values():
+        _, frame = client_data.read_client(Path(node.node_config["data"]))
+        models.append(client_data.local_model(frame, settings))
+    if settings.likelihood == "exact":
+        rows = GroupedRows.from_lists(
+            [m.rows.design for m in models], [m.rows.response for m in models], names=models[0].rows.names
+        )
+        return exact_likelihood(rows, models[0].family)
+    single = [client_data.local_report(model, settings)[0] for model in models]
+    named = [type(r)(f"c{k}", r.estimate, r.n, r.covariance, r.status) for k, r in enumerate(single)]
+    return Reports.from_clients(named).likelihood()
+
+
+@pytest.mark.parametrize("likelihood", ["exact", "covariance"])
+def test_a_remote_likelihood_is_the_central_one(tmp_path, likelihood):
+    settings = settings_for(likelihood)
+    grid = federation(tmp_path, settings, 5)
+    here = central(grid, settings)
+    remote = RemoteLikelihood(Line(grid, 20.0), tuple(grid.nodes), ("Intercept", "x"))
+    atoms = np.random.default_rng(0).normal(0, 0.5, (4, 2))
+    for spread in (None, np.array([[0.3, 0.1], [0.1, 0.2]])):
+        a, b = remote.smoothed(spread), here.smoothed(spread)
+        np.testing.assert_allclose(a.log_likelihood(atoms), b.log_likelihood(atoms), rtol=1e-9)
+        np.testing.assert_allclose(a.peak(), b.peak(), rtol=1e-9)
+        weights = -b.log_likelihood(atoms).max(axis=1)
+        for frozen in (False, True):
+            for x, y in zip(
+                a.ascent(atoms, weights, frozen=frozen), b.ascent(atoms, weights, frozen=frozen), strict=True
+            ):
+                np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9)
+        for x, y in zip(a.components(atoms), b.components(atoms), strict=True):
+            np.testing.assert_allclose(*np.broadcast_arrays(x, y), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(remote.local_estimates(), here.local_estimates(), rtol=1e-9)
+    np.testing.assert_allclose(
+        remote.take(slice(1, 3)).local_precision(), here.local_precision()[1:3], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("likelihood", ["exact", "covariance"])
+def test_the_fit_equals_the_central_one(tmp_path, likelihood):
+    settings = settings_for(likelihood)
+    grid = federation(tmp_path, settings, 6)
+    outcome = run_evaluation(Line(grid, 20.0), settings, Archive.open(tmp_path / "server", settings))
+    assert outcome["served"] == [f"c{k}" for k in range(6)]
+    # Two questions to describe the clients, one for the weights, one for each step, one for the results.
+    assert outcome["exchanges"] == 8 + 4
+    here = central(grid, settings)
+    atoms, weights = algorithm_1(here, partial(own_sums, here), 8)
+    prior = Archive(tmp_path / "server").prior()
+    np.testing.assert_allclose(prior.atoms, atoms, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(prior.weights, weights, rtol=1e-8, atol=1e-12)
+    expected = VANEB.from_prior(prior).personalize(here)
+    for k in range(6):
+        found = json.loads((tmp_path / f"c{k}" / "result.json").read_text())
+        np.testing.assert_allclose(found["mean"], expected.mean[k], rtol=1e-6, atol=1e-9)
+
+
+def test_the_fit_equals_that_of_the_estimator(tmp_path):
+    """With constant covariances ``VANEB`` itself starts at the estimates too."""
+    settings = settings_for("covariance", form="constant")
+    grid = federation(tmp_path, settings, 6)
+    here = central(grid, settings)
+    model = VANEB(solver="pseudo-em", smooth="off", iterations=8).fit(here).prior_
+    prior = fit_remote(Line(grid, 20.0), tuple(grid.nodes), settings)
+    alive = model.weights > 1e-8
+    np.testing.assert_allclose(prior.atoms, model.atoms[alive], rtol=1e-8)
+    np.testing.assert_allclose(prior.weights, model.weights[alive], rtol=1e-7)
+
+
+def test_other_solvers_run_over_the_line_too(tmp_path):
+    settings = settings_for("exact", solver="certified", tol=1e-2)
+    grid = federation(tmp_path, settings, 3)
+    prior = fit_remote(Line(grid, 20.0), tuple(grid.nodes), settings)
+    here = central(grid, settings)
+    best = certified(here, tol=1e-2)
+    assert log_mixture(here, prior.atoms, prior.weights).mean() > best.log_likelihood - 0.02
+
+
+def test_a_client_lost_on_the_way_is_named_and_the_fit_goes_on(tmp_path):
+    settings = settings_for("exact", iterations=2, timeout=1.0)
+    grid = federation(tmp_path, settings, 5)
+    asked = 0
+
+    def falls_silent(message, genuine):
+        nonlocal asked
+        asked += 1
+        return genuine(message) if asked < 4 else None
+
+    grid.nodes[1001].behave = falls_silent
+    outcome = run_evaluation(Line(grid, 1.0), settings, Archive.open(tmp_path / "server", settings))
+    assert [t["client"] for t in outcome["troubles"]] == ["c1"]
+    assert outcome["served"] == ["c0", "c2", "c3", "c4"]
+
+
+def test_numbers_that_are_none_are_refused(tmp_path):
+    grid = federation(tmp_path, EVALUATE, 3)
+
+    def nan(message, genuine):
+        from flwr.app import Message
+
+        from vaneb.flower import wire
+
+        content = content_of(genuine(message))
+        return Message(wire.to_record({**content, "values": np.full(2, np.nan)}), reply_to=message)
+
+    grid.nodes[1002].behave = nan
+    remote = RemoteLikelihood(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x"))
+    with pytest.raises(Lost, match="node 1002: values: holds numbers that are not finite"):
+        remote.log_likelihood(np.zeros((2, 2)))
+
+
+# ---------------------------------------------------------------- secure aggregation
+
+
+@pytest.mark.parametrize("likelihood", ["exact", "covariance"])
+def test_em_on_sums_is_the_solvers_pseudo_em(tmp_path, likelihood):
+    settings = settings_for(likelihood, mode="secure", **BOX)
+    here = central(federation(tmp_path, settings, 6), settings)
+    first = cover(*box_of(settings), 6, seed=0)
+    atoms, weights = first, np.full(6, 1 / 6)
+    for _ in range(3):
+        sums = own_sums(here, atoms, weights)
+        scale = Scale.of(settings)
+        # There and back by the vector, one client at a time, as it is sent.
+        parts = [to_vector(own_sums(here.take(slice(k, k + 1)), atoms, weights), scale) for k in range(6)]
+        assert max(np.abs(part).max() for part in parts) < 1
+        again = from_vector(np.sum(parts, axis=0), *atoms.shape, scale)
+        for a, b in zip(again, sums, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+        atoms, weights = em_step(sums, atoms)
+    expected, shares, _ = pseudo_em(here, first, np.full(6, 1 / 6), 3)
+    # Sums drop atoms that have died out; the solver keeps them until its end.
+    alive = shares > 1e-8
+    assert len(weights) == alive.sum()
+    np.testing.assert_allclose(atoms, expected[alive], rtol=1e-7)
+    np.testing.assert_allclose(weights, shares[alive], rtol=1e-7)
+
+
+def _context() -> Context:
+    return Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+
+
+def test_secure_sums_arrive_masked_and_add_up(tmp_path):
+    """The protocol itself, Flower's own code on both sides, every message captured."""
+    settings = settings_for("exact", mode="secure", **BOX)
+    grid = federation(tmp_path, settings, 5)
+    here = central(grid, settings)
+    atoms, weights = cover(*box_of(settings), 4, seed=1), np.full(4, 0.25)
+    scale = Scale.of(settings)
+    parts = {
+        node: to_vector(own_sums(here.take(slice(k, k + 1)), atoms, weights), scale)
+        for k, node in enumerate(grid.nodes)
+    }
+    total, count = secure_sum(Line(grid, 20.0), _context(), tuple(grid.nodes), atoms, weights, 1)
+    assert count == 5
+    step = 2 / levels_for(5)
+    np.testing.assert_allclose(total, sum(parts.values()), atol=5 * step)
+    from flwr.common import bytes_to_ndarray
+
+    levels = levels_for(5)
+    seen = 0
+    for way, node, message in grid.captured:
+        for record in message.content.config_records.values():
+            for value in record.values():
+                for item in value if isinstance(value, list) else [value]:
+                    if way == "up" and isinstance(item, bytes) and item[:6] == b"\x93NUMPY":
+                        masked = bytes_to_ndarray(item)
+                        if masked.shape == parts[node].shape:
+                            seen += 1
+                            plain = (parts[node] + 1) * levels / 2
+                            # A masked number is anywhere in the modulus; the client's own is nowhere near.
+                            assert (np.abs(masked - plain) < 2).mean() < 0.1
+                            assert masked.max() > levels
+        if way == "up":
+            assert not any(array for part in message.content.array_records.values() for array in part)
+    assert seen == 5
+
+
+def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
+    settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 4})
+    grid = federation(tmp_path, settings, 5)
+    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    assert outcome["served"] == [f"c{k}" for k in range(5)]
+    first = cover(*box_of(settings), 8, seed=0)
+    atoms, weights, _ = pseudo_em(central(grid, settings), first, np.full(8, 1 / 8), 4)
+    prior = Archive(tmp_path / "server").prior()
+    heavy = weights > 1e-3
+    order = [int(np.abs(prior.atoms - a).sum(axis=1).argmin()) for a in atoms[heavy]]
+    np.testing.assert_allclose(prior.weights[order], weights[heavy], atol=2e-5)
+    np.testing.assert_allclose(prior.atoms[order], atoms[heavy], atol=5e-3)
+
+
+def test_a_failure_under_secure_aggregation_tells_nothing(tmp_path):
+    settings = settings_for("exact", mode="secure", **BOX)
+    grid = federation(tmp_path, settings, 5)
+    path = Path(grid.nodes[1000].node_config["data"])
+    path.write_text(path.read_text() + "0.5,-31415.9265\n")
+    total, count = secure_sum(
+        Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1
+    )
+    # The others' masks are lifted without it.
+    assert count == 4
+    assert np.isfinite(total).all()
+    assert "31415" in (tmp_path / "c0" / "errors.log").read_text()
+    for reply in grid.errors:
+        assert "31415" not in reply.error.reason
+    assert grid.errors

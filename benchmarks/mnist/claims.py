@@ -1,4 +1,4 @@
-"""Which claims hold in a set of results: the paper's, and the one that VANEB-LA is made for."""
+"""Which claims hold in a set of results: the paper's, and those that VANEB-LA is made for."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def claims(panels: Sequence[Panel]) -> list[str]:
             _above("VANEB-FT (coordinate)", "FedAvg"),
         ),
     ]
-    for rule in ("direct", "coordinate"):
-        label = f"VANEB-LA ({rule})"
+    for kind in ("direct", "coordinate", "smooth"):
+        label = f"VANEB-LA ({kind})"
         for panel in (balanced, matched):
             for rival in ("FedAvg", "FedAvg+FT", "FedAvg+FT (logit-adjusted)"):
                 both.append(

@@ -235,6 +235,8 @@ PRESETS: dict[str, dict[str, Any]] = {
             "batch_size": 10,
             "learning_rate": 0.1,
         },
+        "fine_tuning": {"epochs": 5},
+        "vaneb": {"damping": 0.01, "prior_count": 50},
     },
     "cifar10": {
         "data": {"name": "cifar10", "clients": 100, "total": 50_000, "test_per_client": 200},
@@ -246,6 +248,8 @@ PRESETS: dict[str, dict[str, Any]] = {
             "batch_size": 10,
             "learning_rate": 0.05,
         },
+        "fine_tuning": {"epochs": 5},
+        "vaneb": {"damping": 0.01, "prior_count": 50},
     },
 }
 

@@ -77,11 +77,16 @@ def draw_prior(prior: HeadPrior, path: Path) -> None:
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6))
     for points, style in (
         (prior.reported, {"color": "0.7", "s": 12, "label": "fine-tuned heads"}),
-        (prior.posterior, {"color": "tab:blue", "s": 12, "label": "posterior means"}),
         (prior.atoms, {"color": "tab:red", "s": 90, "marker": "*", "label": "atoms"}),
+        # Hollow and around the atoms: posterior means often lie on them.
+        (
+            prior.posterior,
+            {"facecolors": "none", "edgecolors": "tab:blue", "s": 50, "label": "posterior means"},
+        ),
     ):
         left.scatter(*((points - centre) @ plane).T, **style)
-    left.set(xlabel="first principal component", ylabel="second", title=prior.title)
+    figure.suptitle(prior.title, fontsize=11)
+    left.set(xlabel="first principal component", ylabel="second", title="heads")
     left.legend(fontsize=8)
     middle.bar(np.arange(1, len(prior.weights) + 1), np.sort(prior.weights)[::-1], color="tab:red")
     middle.set(xlabel="atom", ylabel="mass", title="mass of the atoms", ylim=(0, 1))
@@ -108,25 +113,48 @@ def draw_client_scaling(rows: Sequence[Row], path: Path, methods: Sequence[str] 
     figure, axes = plt.subplots(
         len(panels), len(settings), figsize=(4.6 * len(settings) + 2, 7), squeeze=False, sharex=True
     )
-    colours = plt.get_cmap("tab20")(np.linspace(0, 1, 20))
+    styles = _styles(shown, plt)
     for axis_row, panel in zip(axes, panels, strict=True):
         for axis, setting in zip(axis_row, settings, strict=True):
-            for i, method in enumerate(shown):
+            for method in shown:
                 points = sorted(
                     (column[3], cell.value)
                     for column, cell in panel.cells.get(method, {}).items()
                     if column[:3] == setting
                 )
                 if points:
-                    axis.plot(*zip(*points, strict=True), marker="o", color=colours[i % 20], label=method)
+                    axis.plot(*zip(*points, strict=True), label=method, **styles[method])
             axis.set(xscale="log", xlabel="clients", ylabel="accuracy (%)")
             axis.set_title(f"{panel.protocol}, alpha = {setting[1]:g}, shift = {setting[2]:g}", fontsize=9)
-            ticks = sorted({column[3] for column in panel.columns if column[:3] == setting})
+            ticks = sorted({column[3] for column in panel.columns})
             axis.set_xticks(ticks, [str(tick) for tick in ticks])
             axis.minorticks_off()
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="center right", fontsize=8)
+            axis.grid(alpha=0.3)
+    # A method may be missing from some panels; the legend has it all the same.
+    found = {
+        label: handle
+        for axis in axes.flat
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    named = [name for name in shown if name in found]
+    figure.legend([found[name] for name in named], named, loc="center right", fontsize=8)
     _save(figure, path, right=1 - 2 / (4.6 * len(settings) + 2))
+
+
+def _styles(methods: Sequence[str], plt: Any) -> dict[str, dict[str, Any]]:
+    """Colours and marks: VANEB with full lines and dots, what it is compared with dashed and with crosses."""
+    colours = plt.get_cmap("tab20").colors
+    styles = {}
+    for i, method in enumerate(methods):
+        ours = method.startswith("VANEB")
+        styles[method] = {
+            "color": colours[(2 * i + 2 * i // 20) % 20],
+            "marker": "o" if ours else "x",
+            "linestyle": "-" if ours else "--",
+            "linewidth": 1.6 if ours else 1.1,
+            "markersize": 5,
+        }
+    return styles
 
 
 def _pyplot() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Params
+from vaneb.fl.feature_cache import FeatureCache
 
 #: Images per forward pass when nothing is trained; larger batches were not faster.
 FORWARD_BATCH = 200
@@ -27,6 +28,7 @@ class Network:
     tensors : live parameters and floating-point buffers of the module, by name.
     body_names, head_names : a split of the names of ``tensors``.
     trainable_names : those that are parameters with a gradient.
+    cache : features of the present body.
     """
 
     module: nn.Module
@@ -35,6 +37,7 @@ class Network:
     body_names: tuple[str, ...]
     head_names: tuple[str, ...]
     trainable_names: tuple[str, ...]
+    cache: FeatureCache = field(default_factory=FeatureCache, compare=False, repr=False)
 
 
 def network_from(module: nn.Module, head: str) -> Network:
@@ -130,9 +133,14 @@ def _features(network: Network, images: Tensor) -> Tensor:
 def features(network: Network, images: Tensor) -> Tensor:
     """What the head sees, with a one appended for the bias: shape (n, features + 1).
 
-    So that the logits are ``features @ head_matrix.T``.
+    So that the logits are ``features @ head_matrix.T``.  Not to be changed in place: they are kept for the
+    next head on the same body.
     """
-    seen = _features(network, images).clone()
-    if network.head.bias is None:
-        return seen
-    return torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+
+    def compute() -> Tensor:
+        seen = _features(network, images).clone()
+        if network.head.bias is None:
+            return seen
+        return torch.cat([seen, seen.new_ones(len(seen), 1)], dim=1)
+
+    return network.cache.get((network.tensors[name] for name in network.body_names), images, compute)

@@ -14,7 +14,7 @@ from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData
 from vaneb.fl.label_prior import log_proportions
 from vaneb.fl.models import build_network
-from vaneb.fl.network import load_params, logits
+from vaneb.fl.network import features, head_matrix, load_params, read_params
 from vaneb.fl.trees import Tree, is_finite, load_tree, save_tree
 
 Task = dict[str, Any]
@@ -84,11 +84,12 @@ class Workbench:
         torch.manual_seed(int(np.random.default_rng(seed).integers(2**62)))
         params = algorithm.personalize(message, _load_state(state), data, np.random.default_rng(seed))
         load_params(self.network, params)
+        head = head_matrix(self.network, read_params(self.network, self.network.head_names))
         offset = log_proportions(data.labels, data.n_classes)
         accuracy = {}
         for protocol in PROTOCOLS:
             test = self.data.test(k, protocol)
-            scores = logits(self.network, test.images)
+            scores = features(self.network, test.images) @ head.T
             for prior, sign in PRIORS.items():
                 right = (scores + sign * offset).argmax(1) == test.labels
                 accuracy[f"{protocol}/{prior}"] = right.to(torch.float64).mean().item()

@@ -1,0 +1,53 @@
+"""Features are computed once: many methods use the same body on the same images.
+
+FedAvg, its fine-tuned versions and all variants of VANEB-FT and VANEB-LA differ in the head only.  What
+the head sees is therefore kept, by the *content* of body and images, so that what a function returns
+still depends on its arguments alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from torch import Tensor
+
+#: Bytes of features that a process keeps at most.
+LIMIT = 256 << 20
+
+
+class FeatureCache:
+    """Features of one body at a time; another body empties it."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._body = b""
+        self._kept: dict[bytes, Tensor] = {}
+        self._bytes = 0
+
+    def get(self, body: Iterable[Tensor], images: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        """What ``compute`` returns for this body and these images; not to be changed in place."""
+        if (digest := _digest(body)) != self._body:
+            self._body, self._kept, self._bytes = digest, {}, 0
+        key = _digest([images])
+        if key not in self._kept:
+            found = compute()
+            size = found.numel() * found.element_size()
+            if self._bytes + size > self._limit:
+                return found
+            self._kept[key] = found
+            self._bytes += size
+        return self._kept[key]
+
+
+def _digest(tensors: Iterable[Tensor]) -> bytes:
+    """Stands for the values and shapes of tensors."""
+    total = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        # Channels-last tensors are contiguous with the channels at the end.
+        values = tensor.detach()
+        values = values.movedim(1, -1) if values.ndim == 4 else values
+        total.update(repr(tuple(tensor.shape)).encode())
+        total.update(np.ascontiguousarray(values.numpy()).data)
+    return total.digest()

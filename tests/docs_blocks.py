@@ -3,7 +3,8 @@
     ```python    executed; names are kept for the next block of the page
     ```console   lines that begin with "$ " are commands of the shell
     ```r         executed where R and the packages it loads are installed
-    ```output    what the block before it prints; "..." stands for anything
+    ```output    what the block before it prints; "..." stands for anything, and a number with decimals may
+                 differ by one in its last digit: solvers stop at a tolerance
     ```toml, ```text, ```csv   a file where a line `<!-- file: NAME -->` stands above, else only read
 
 ``<!-- python ... -->`` above a block is run too, and not shown: what a reader has already.
@@ -123,4 +124,19 @@ class Reader:
         same = doctest.OutputChecker().check_output(
             block.text, self.printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         )
+        same = same or _alike(block.text.split(), self.printed.split())
         assert same, f"{block} says\n{block.text}\nbut this was printed:\n{self.printed}"
+
+
+def _alike(said: list[str], printed: list[str]) -> bool:
+    return len(said) == len(printed) and all(map(_alike_word, said, printed))
+
+
+def _alike_word(said: str, printed: str) -> bool:
+    if said == printed:
+        return True
+    decimals = re.fullmatch(r"\[?-?\d+\.(\d+)[\],;]*", said)
+    if decimals is None or re.fullmatch(r"\[?-?\d+\.\d+[\],;]*", printed) is None:
+        return False
+    numbers = [float(word.strip("[],;")) for word in (said, printed)]
+    return abs(numbers[0] - numbers[1]) <= 1.01 * 10.0 ** -len(decimals[1])

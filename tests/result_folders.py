@@ -35,7 +35,7 @@ def result(method: str, mean: float, *, protocol: str, round: int = 20, last: bo
 
 
 def train_folder(folder: Path) -> Path:
-    """Two methods evaluated twice, per-client accuracies, one prior of heads, one stage under way."""
+    """Two methods evaluated twice, per-client accuracies, two priors of heads, one stage under way."""
     rows = []
     for method, mean in (("FedAvg", 70.0), ("VANEB-FT (direct)", 80.0)):
         for protocol in ("balanced", "matched"):
@@ -49,11 +49,16 @@ def train_folder(folder: Path) -> Path:
     for name, rounds, done in (("vaneb_ft-1", 1, 1), ("fedavg-2", 20, 5)):
         stage = folder / "stages" / name
         stage.mkdir(parents=True)
-        about = {"title": f"{name}, digits", "algorithm": name[:-2], "rounds": rounds}
+        about = {
+            "title": f"{name}, digits, a title that is wider than any telephone is, whatever it is called",
+            "algorithm": name[:-2],
+            "rounds": rounds,
+        }
         (stage / "stage.json").write_text(json.dumps(about))
         (stage / "manifest.json").write_text(json.dumps({"history": [{"seconds": 2.0}] * done}))
     heads = rng.standard_normal((6, 40)).astype(np.float32)
     arrays = {"reported": heads, "posterior": heads / 2, "atoms": heads[:2], "weights": np.array([0.5, 0.5])}
     arrays["responsibilities"] = np.full((6, 2), 0.5)
-    np.savez(folder / "stages" / "vaneb_ft-1" / "info.npz", **{f"tensor/{k}": v for k, v in arrays.items()})
+    for name in ("vaneb_ft-1", "fedavg-2"):
+        np.savez(folder / "stages" / name / "info.npz", **{f"tensor/{k}": v for k, v in arrays.items()})
     return folder

@@ -26,6 +26,24 @@ def test_blocks(name, tmp_path):
         reader.read(block)
 
 
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [("1.25 a", True), ("1.24 a", True), ("1.2 a", True), ("1.27 a", False), ("...a", True)]
+    + [("", False), ("1.25 b", False), ("2 a", False)],
+)
+def test_the_reader_notices_what_is_not_true(tmp_path, said, right):
+    page = tmp_path / "page.md"
+    page.write_text(f"```python\nprint(1.25, 'a')\n```\n\n```output\n{said}\n```\n")
+    code, output = blocks_of(page)
+    reader = Reader(tmp_path)
+    reader.read(code)
+    if right:
+        reader.read(output)
+    else:
+        with pytest.raises(AssertionError, match="but this was printed"):
+            reader.read(output)
+
+
 @pytest.mark.parametrize("name", list(WHERE))
 def test_links_lead_somewhere(name):
     page = WHERE[name]
@@ -45,7 +63,7 @@ def test_every_page_is_in_the_contents():
     contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in WHERE.values():
         if page.parent.name == "docs":
-            assert f": {page.name}" in contents, page.name
+            assert re.search(rf"^ +(- .*: )?{re.escape(page.name)}$", contents, re.MULTILINE), page.name
 
 
 def test_the_site_builds(tmp_path):

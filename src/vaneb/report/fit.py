@@ -188,11 +188,11 @@ def _sentence(
     else:
         bound = certificate.bound
         searched = (
-            "proved"
-            if certificate.kind == "proved"
-            else f"largest gap found from {certificate.starts:,} starts"
+            f"largest gap found from {certificate.starts:,} starts"
+            if certificate.proved is None
+            else "proved everywhere"
         )
-        if certificate.within is not None:
+        if certificate.within is not None and certificate.proved is None:
             searched += " in the region of the estimates"
         single = getattr(model, "smooth_", None) is not None and model.smooth_.single  # type: ignore[union-attr]
         aim = (

@@ -101,7 +101,8 @@ def certificate_html(certificate: Certificate) -> str:
     return table_of(
         {
             "average log-likelihood still to be had, at most": f"{certificate.bound:.3g}",
-            "largest gap D": f"{certificate.gap:.3g}, {certificate.kind}",
+            "largest gap D found": f"{certificate.gap:.3g}",
+            "proved to be below": "not proved" if certificate.proved is None else f"{certificate.proved:.3g}",
             "tolerance": f"{certificate.tolerance:g}, {reached}",
             "starts of the search": f"{certificate.starts:,}",
         }

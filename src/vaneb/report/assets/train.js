@@ -76,7 +76,7 @@ function numbersTable(setting) {
     const both = [of(a, name), of(b, name)];
     return [name, ...both.flatMap((m) => (m ? [m.mean.toFixed(2), m.deciles[4].toFixed(1), m.worst.toFixed(1)] : ["–", "–", "–"])), say(seconds, 3)];
   });
-  return plainTable(["Method", `${a.name}: mean`, "median", "worst tenth", `${b.name}: mean`, "median", "worst tenth", "seconds"], rows,
+  return plainTable(["Method", `${a.name}: mean`, "median", "worst tenth", `${b.name}: mean`, "median", "worst tenth", "seconds, last stage"], rows,
     (i, j) => ((j === 1 && rows[i][1] === best[0].toFixed(2)) || (j === 4 && rows[i][4] === best[1].toFixed(2)) ? "best" : ""));
 }
 

@@ -91,7 +91,7 @@ class Place:
             write_atomically(self.folder / name, content)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=4096)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
     model = client_data.local_model(frame, place.settings)

@@ -194,12 +194,15 @@ def _sentence(
         )
         if certificate.within is not None and certificate.proved is None:
             searched += " in the region of the estimates"
-        single = getattr(model, "smooth_", None) is not None and model.smooth_.single  # type: ignore[union-attr]
-        aim = (
-            "a single Gaussian was preferred on held-out clients"
-            if single
-            else f"tolerance {certificate.tolerance:g}" + ("" if certificate.reached else ", **not reached**")
-        )
+        choice = getattr(model, "smooth_", None)
+        # A choice with spreads for every component promises no certificate either.
+        if choice is not None and (choice.single or getattr(choice, "steps", None) is not None):
+            what = "a single Gaussian" if choice.single else "a smoother population"
+            aim = f"{what} was preferred on held-out clients"
+        else:
+            aim = f"tolerance {certificate.tolerance:g}" + (
+                "" if certificate.reached else ", **not reached**"
+            )
         others = "No other prior" if prior.spread is None else "No other mixture with this spread"
         parts.append(
             f"{others} can fit these clients better by more than **{bound:.2g}** in average "
@@ -264,6 +267,9 @@ def _smooth(choice: SmoothChoice | None) -> dict[str, Any] | None:
         "held_out": numbers(choice.held_out),
         "chosen": choice.chosen,
         "single": choice.single,
+        # Held-out likelihood of components with spreads of their own, where those were tried and chosen.
+        "own_spreads": numbers(max(getattr(choice, "held_out_steps", ()), default=np.nan)),
+        "own_chosen": getattr(choice, "steps", None) is not None,
     }
 
 

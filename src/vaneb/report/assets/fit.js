@@ -116,9 +116,11 @@ function maximum(context, px, py) {
 
 function smoothFigure(smooth) {
   const label = (share) => (share === 1 ? "one Gaussian" : share === 0 ? "points" : `${say(100 * share)}%`);
-  const best = Math.max(...smooth.held_out.filter((v) => v != null));
-  const rows = smooth.shares.map((share, i) => [label(share), say(smooth.held_out[i], 6), smooth.held_out[i] == null ? "–" : say(smooth.held_out[i] - best, 2), smooth.chosen === i ? "chosen" : ""]);
-  return titled("How smooth is the population?", element("figure", {}, plainTable(["Spread", "Held-out log-likelihood", "To the best", ""], rows, (i) => (i === smooth.chosen ? "best" : ""))),
+  const tried = smooth.shares.map((share, i) => [label(share), smooth.held_out[i], !smooth.own_chosen && smooth.chosen === i]);
+  if (smooth.own_spreads != null) tried.push(["a spread for each", smooth.own_spreads, smooth.own_chosen]);
+  const best = Math.max(...tried.map((t) => t[1]).filter((v) => v != null));
+  const rows = tried.map(([name, value, chosen]) => [name, say(value, 6), value == null ? "–" : say(value - best, 2), chosen ? "chosen" : ""]);
+  return titled("How smooth is the population?", element("figure", {}, plainTable(["Spread", "Held-out log-likelihood", "To the best", ""], rows, (i) => (tried[i][2] ? "best" : ""))),
     "Each candidate was fitted without a fold of clients and scored on it. Spread: share of the single Gaussian's covariance that each component has. A less smooth one must win clearly.");
 }
 

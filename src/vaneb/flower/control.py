@@ -106,7 +106,7 @@ def run_app(
 
 
 def simulate(
-    settings: Settings, folder: Path, clients: int, *, cpus: float = 1.0, seconds: float = 3600.0
+    settings: Settings, folder: Path, clients: int, *, cpus: int = 1, seconds: float = 3600.0
 ) -> dict[str, Any]:
     """A run with ``clients`` virtual nodes on this machine; returns its outcome."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vaneb.fl.results import Row, append_rows
+from vaneb.study import theory_study
 from vaneb.study.rows import appending
 from vaneb.study.sweep import COLUMNS
 
@@ -22,6 +23,22 @@ def study_folder(folder: Path) -> Path:
                     row |= {"scenario": "quadratic", "clients": clients, "n_min": 40, "replicate": replicate}
                     row |= {"seed": 0, "estimator": name, "cpu_seconds": 1.0, "coverage": 0.9, "status": "ok"}
                     file.write(row | {"rmse": error * (1 + 0.01 * replicate)})
+    return folder
+
+
+def theory_folder(folder: Path) -> Path:
+    """Excess risks that fall as 1 / (n K) for vaneb, as 1 / n for local; Hellinger distances as 1 / K."""
+    with appending(folder / "theory.csv", theory_study.COLUMNS) as file:
+        for prior in theory_study.PRIORS:
+            for sweep, clients, n in (("K", 50, 20), ("K", 200, 20), ("n", 200, 10), ("n", 200, 40)):
+                for replicate in range(2):
+                    for name in ("vaneb", "local"):
+                        own = name == "vaneb"
+                        row = dict.fromkeys(theory_study.COLUMNS)
+                        row |= {"prior": prior, "sweep": sweep, "clients": clients, "n": n, "seed": 0}
+                        row |= {"replicate": replicate, "estimator": name, "cpu_seconds": 1.0}
+                        row |= {"excess": 1 / (n * clients) if own else 1 / n}
+                        file.write(row | {"hellinger": 1 / clients if own else None})
     return folder
 
 

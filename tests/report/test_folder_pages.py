@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
 from browser import has_ink, opened, overflow
-from result_folders import result, study_folder, train_folder
+from result_folders import result, study_folder, theory_folder, train_folder
 from vaneb.cli import app
 from vaneb.errors import InvalidOption
 from vaneb.fl.results import append_rows
@@ -31,6 +31,15 @@ def test_a_study(tmp_path):
     assert_allclose([point[1] for point in vaneb["points"]], 0.303, rtol=1e-6)
     assert_allclose(vaneb["points"][0][2], 0.003 / np.sqrt(3), rtol=1e-3)
     assert len(content["table"]["rows"]) == 6
+
+
+def test_the_rates_of_the_theory(tmp_path):
+    theory = study_content(theory_folder(tmp_path))["theory"]
+    slopes = {tuple(row[:4]): float(row[4]) for row in theory["slopes"]}
+    assert slopes["points", "excess", "vaneb", "K"] == -1
+    assert slopes["points", "excess", "local", "K"] == 0
+    assert slopes["curves", "hellinger", "vaneb", "n"] == 0
+    assert len(theory["panels"]) == 8
 
 
 def test_training(tmp_path):
@@ -76,13 +85,14 @@ def test_training_that_has_only_begun(tmp_path):
 # ---------------------------------------------------------------- in a browser
 
 
-@pytest.mark.parametrize("kind", ["study", "train", "curves"])
+@pytest.mark.parametrize("kind", ["study", "theory", "train", "curves"])
 def test_they_open_without_a_complaint_or_a_request_and_draw(driver, tmp_path, kind):
     page = tmp_path / "page.html"
     if kind == "curves":
         write_page(page, curves_content())
     else:
-        write_page(page, content_of_folder({"study": study_folder, "train": train_folder}[kind](tmp_path)))
+        folders = {"study": study_folder, "theory": theory_folder, "train": train_folder}
+        write_page(page, content_of_folder(folders[kind](tmp_path)))
     assert opened(driver, page) == []
     assert has_ink(driver, "figure > canvas")
     assert overflow(driver, 360) == 0

@@ -25,11 +25,16 @@ TOKEN, FAILED = "token", "failed"
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 #: What Flower's error codes mean; its own texts are not passed on, since they quote exceptions.
 ERRORS = {
+    1: "it could not load the client app",
     2: "its client app raised an error that it did not handle",
-    4: "it could not load the client app",
+    3: "its time was up before it answered",
+    4: "its answer did not arrive in time",
     5: "the node is gone",
+    7: "it could not read the app",
     8: "its client process is gone",
 }
+#: Those that mean that no answer came, as opposed to a bad one.
+SILENT = (3, 4, 5, 8)
 
 
 class Lost(VanebError):
@@ -141,7 +146,7 @@ class Line:
     def _answer(self, node: int, reply: Message, token: str) -> Answer:
         if reply.has_error():
             code = reply.error.code
-            return Answer(node, None, ERRORS.get(code, f"Flower's error {code}"), silent=code in (5, 8))
+            return Answer(node, None, ERRORS.get(code, f"Flower's error {code}"), silent=code in SILENT)
         self.traffic.messages += 1
         self.traffic.bytes_up += wire.size_of(reply.content)
         try:

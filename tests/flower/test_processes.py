@@ -74,7 +74,7 @@ def federation(tmp_path_factory):
     shutil.copy(Path(__file__).parent / "hostile" / "hostile.py", app)
     wire.save(folder / "old.npz", old_answer(folder))
     public = {name: keys / "nodes" / f"{name}.pub" for name in names}
-    story = SimpleNamespace(folder=folder, server=server, home=home, pids=[])
+    story = SimpleNamespace(folder=folder, server=server, home=home, pids=[], killed=False)
 
     def start(stack: contextlib.ExitStack, name: str, k: int):
         data = write_rows(folder / f"{name}.csv", k, 60, family="poisson")
@@ -106,9 +106,16 @@ def federation(tmp_path_factory):
                 except Exception as error:
                     failed.append(error)
 
-            thread = threading.Thread(target=first_run)
+            thread = threading.Thread(target=first_run, daemon=True)
             thread.start()
-            wait_until(lambda: set(HONEST) <= reports(server), 240, "the arrival of the honest reports")
+            wait_until(
+                lambda: (
+                    set(HONEST) <= reports(server)
+                    and (folder / "clients" / "failing" / "errors.log").exists()
+                ),
+                240,
+                "the arrival of the honest reports",
+            )
             # Killed with all its processes, while it waits for the client that sleeps.
             os.killpg(link.process.pid, signal.SIGKILL)
             thread.join(60)
@@ -117,15 +124,19 @@ def federation(tmp_path_factory):
         story.saved = reports(server)
         for name in HONEST:
             (folder / f"{name}.csv").unlink()
-        (folder / "clients" / "sleepy" / "asleep").unlink(missing_ok=True)
+        asked_before = (folder / "clients" / "failing" / "errors.log").read_text().count("Traceback")
         with processes.superlink(home, "127.0.0.1", port, security, folder=server) as link:
             story.pids.append(link.process.pid)
 
             def kill_sleepy() -> None:
-                wait_until((folder / "clients" / "sleepy" / "asleep").exists, 240, "the client's sleep")
+                # The round is under way when another client has been asked again.
+                log = folder / "clients" / "failing" / "errors.log"
+                wait_until(lambda: log.read_text().count("Traceback") > asked_before, 240, "the second round")
+                story.was_asleep = (folder / "clients" / "sleepy" / "asleep").exists()
                 os.killpg(children["sleepy"].pid, signal.SIGKILL)
+                story.killed = True
 
-            killer = threading.Thread(target=kill_sleepy)
+            killer = threading.Thread(target=kill_sleepy, daemon=True)
             killer.start()
             story.outcome = control.run_app(link, app, server / "outcome.json")
             killer.join(10)
@@ -180,6 +191,8 @@ def test_a_bad_client_is_refused_by_name(federation, name, reason):
 
 
 def test_a_client_killed_in_the_round_is_named_when_its_time_is_up(federation):
+    assert federation.killed
+    assert federation.was_asleep
     assert "lost" in trouble(federation, "sleepy")
     # Two exchanges, of which the first had to wait for the killed client.
     assert federation.outcome["exchanges"] == 2

@@ -1,0 +1,228 @@
+"""Figures of the federation.  Each part writes one JSON file beside this one.
+
+python benchmarks/federation/run.py privacy | liars | traffic | blocks | exchanges CLIENTS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from vaneb import VANEB, ClientReport, Reports
+from vaneb.covariance import ConstantDiagonal, ConstantFull
+
+HERE = Path(__file__).parent
+#: Three groups of clients in three dimensions, and how precise clients are.
+CENTRES = np.array([[-2.0, 0.0, 1.0], [1.0, 1.5, -1.0], [2.0, -2.0, 0.0]])
+ERRORS = (0.3, 0.8)
+
+
+def population(clients: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """True parameters, estimates and standard errors, (K, 3) each."""
+    theta = CENTRES[rng.integers(0, len(CENTRES), clients)] + 0.2 * rng.standard_normal((clients, 3))
+    errors = rng.uniform(*ERRORS, (clients, 3))
+    return theta, theta + errors * rng.standard_normal((clients, 3)), errors
+
+
+def rmse(found: np.ndarray, theta: np.ndarray) -> float:
+    return float(np.sqrt(((found - theta) ** 2).sum(axis=1).mean()))
+
+
+def privacy(clients: int = 300, repeats: int = 2) -> dict:
+    """RMSE against epsilon: the fit that knows the noise, the one that does not, and no fit."""
+    from vaneb.flower.privacy import Mechanism
+
+    rows = []
+    for epsilon in (1.0, 4.0, 16.0, 64.0):
+        mechanism = Mechanism(epsilon, 1e-5, 4.0, se_range=ERRORS)
+        scores = []
+        for repeat in range(repeats):
+            rng = np.random.default_rng([1, repeat])
+            theta, estimate, errors = population(clients, rng)
+            released = [
+                mechanism.release(
+                    ClientReport(str(k), estimate[k], 1.0, ConstantDiagonal(1 / errors[k : k + 1] ** 2)), rng
+                )
+                for k in range(clients)
+            ]
+            aware = Reports.from_clients(released)
+            told = 1 / aware.covariance.unit_precision - mechanism.noise**2
+            ignorant = Reports(aware.estimate, standard_errors=np.sqrt(told))
+            scores.append(
+                [rmse(VANEB().fit(r).personalize(r).mean, theta) for r in (aware, ignorant)]
+                + [rmse(aware.estimate, theta)]
+            )
+        knows, ignores, none = np.mean(scores, axis=0)
+        rows.append(
+            {
+                "epsilon": epsilon,
+                "noise_sd": mechanism.noise,
+                "knows": knows,
+                "ignores": ignores,
+                "no_fit": none,
+            }
+        )
+    theta, estimate, errors = population(clients, np.random.default_rng([1, 0]))
+    plain = Reports(estimate, standard_errors=errors)
+    return {
+        "clients": clients,
+        "delta": 1e-5,
+        "radius": 4.0,
+        "not_private": {
+            "vaneb": rmse(VANEB().fit(plain).personalize(plain).mean, theta),
+            "no_fit": rmse(estimate, theta),
+        },
+        "rows": rows,
+    }
+
+
+def liars(clients: int = 300, share: float = 0.1, repeats: int = 2) -> dict:
+    """Honest clients' error with and without liars: arbitrary estimates with tiny variances."""
+    rows = []
+    for kind in ("scattered", "one place", "far away"):
+        ratios = []
+        for repeat in range(repeats):
+            rng = np.random.default_rng([2, repeat])
+            theta, estimate, errors = population(clients, rng)
+            count = int(share * clients)
+            honest = slice(count, None)
+            alone = Reports(estimate[honest], standard_errors=errors[honest])
+            before = rmse(VANEB().fit(alone).personalize(alone).mean, theta[honest])
+            lies = {
+                "scattered": rng.uniform(-5, 5, (count, 3)),
+                "one place": np.tile([0.0, 0.0, 0.0], (count, 1)) + 1e-3 * rng.standard_normal((count, 3)),
+                "far away": rng.uniform(-1e6, 1e6, (count, 3)),
+            }[kind]
+            everyone = Reports(
+                np.concatenate([lies, estimate[honest]]),
+                standard_errors=np.concatenate([np.full((count, 3), 1e-3), errors[honest]]),
+            )
+            after = rmse(VANEB().fit(everyone).personalize(everyone).mean[honest], theta[honest])
+            ratios.append([before, after, after / before, rmse(estimate[honest], theta[honest])])
+        before, after, ratio, local = np.mean(ratios, axis=0)
+        rows.append({"liars": kind, "without": before, "with": after, "factor": ratio, "local": local})
+    return {"clients": clients, "share": share, "rows": rows}
+
+
+def traffic(atoms: int = 30) -> dict:
+    """Messages and bytes for each client in each mode, from the messages themselves."""
+    from vaneb.flower import wire
+    from vaneb.flower.exchange import TOKEN
+
+    def size(tree: dict) -> int:
+        return wire.size_of(wire.to_record({**tree, TOKEN: "0" * 32}))
+
+    rows = []
+    for d in (3, 100, 1290):
+        names = [f"x{j}" for j in range(d)]
+        full = ClientReport("north", np.zeros(d), 50.0, ConstantFull(np.eye(d)[None]))
+        diagonal = ClientReport("north", np.zeros(d), 50.0, ConstantDiagonal(np.ones((1, d))))
+        result = {
+            "client": "north", "names": names, "mean": np.zeros(d), "covariance": np.zeros((d, d)),
+            "lower": np.zeros(d), "upper": np.zeros(d), "level": 0.9, "shrinkage": 0.5, "flag": "",
+        }  # fmt: skip
+        question = size({"kind": "sums", "atoms": np.zeros((atoms, d)), "weights": np.zeros(atoms)})
+        information = 8 * atoms * d * d
+        answer = (
+            size({"log_density": 0.0, "share": np.zeros(atoms), "gradient": np.zeros((atoms, d))})
+            + information
+        )
+        vector = 8 * (1 + atoms * (1 + d + d * (d + 1) // 2))
+        rows.append(
+            {
+                "d": d,
+                "reports, full": {
+                    "messages": 4,
+                    "up": size({"names": names, "design": "0" * 16, "report": full.to_wire()}),
+                    "down": size(result) + size({}),
+                },
+                "reports, diagonal": {
+                    "messages": 4,
+                    "up": size({"names": names, "design": "0" * 16, "report": diagonal.to_wire()}),
+                    "down": size(result) + size({}),
+                },
+                "evaluate, one step": {"messages": 2, "up": answer, "down": question},
+                "secure, one step": {"messages": 8, "up": vector, "down": question},
+                "network, head (float32)": {"messages": 2, "up": 2 * 4 * d, "down": 4 * d},
+            }
+        )
+    return {"atoms": atoms, "rows": rows}
+
+
+def blocks(clients: int = 100_000) -> dict:
+    """Constants of a pass over a file."""
+    from vaneb.outofcore import fit_file
+    from vaneb.tables import write_reports
+
+    rng = np.random.default_rng(3)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "reports.parquet"
+        _, estimate, errors = population(clients, rng)
+        write_reports(path, Reports(estimate, standard_errors=errors))
+        size = path.stat().st_size
+        times = {}
+        for steps in (1, 4):
+            began, cpu = time.perf_counter(), time.process_time()
+            fit = fit_file(path, steps=steps, smooth="off", sample=2000)
+            times[steps] = (time.perf_counter() - began, time.process_time() - cpu)
+    wall, cpu = ((times[4][i] - times[1][i]) / 3 for i in (0, 1))
+    return {
+        "clients": clients,
+        "d": 3,
+        "atoms": len(fit.prior.weights),
+        "bytes_per_client_on_disk": size / clients,
+        "microseconds_per_client_and_pass": 1e6 * wall / clients,
+        "cpu_microseconds_per_client_and_pass": 1e6 * cpu / clients,
+    }
+
+
+def exchanges(clients: int) -> dict:
+    """A simulated one-shot run: seconds of its two exchanges, and the server's share of the work."""
+    from vaneb.flower.control import simulate
+    from vaneb.flower.settings import Settings
+
+    rng = np.random.default_rng(4)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "rows.csv"
+        with open(data, "w") as file:
+            file.write("site,x,y\n")
+            for k in range(clients):
+                for x in rng.standard_normal(20):
+                    file.write(f"s{k},{x:.6f},{(k % 3) + x + rng.standard_normal():.6f}\n")
+        settings = Settings(
+            formula="y ~ x",
+            nodes=clients,
+            wait=300.0,
+            timeout=400.0,
+            smooth="off",
+            data=str(data),
+            client="site",
+        )
+        began = time.perf_counter()
+        outcome = simulate(settings, Path(folder) / "server", clients, seconds=550.0)
+        outcome["seconds_in_all"] = time.perf_counter() - began
+    outcome["served"] = len(outcome["served"])
+    return outcome
+
+
+def main() -> None:
+    part, *more = sys.argv[1:]
+    found = {
+        "privacy": privacy,
+        "liars": liars,
+        "traffic": traffic,
+        "blocks": blocks,
+        "exchanges": exchanges,
+    }[part](*map(int, more))
+    name = "-".join([part, *more])
+    (HERE / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -151,6 +151,16 @@ def test_a_server_that_was_killed_asks_only_whom_it_has_not_heard(tmp_path, monk
     assert outcome["served"] == [f"c{k}" for k in range(6)]
 
 
+def test_a_saved_report_that_fits_no_longer_is_asked_for_again(tmp_path):
+    grid = federation(tmp_path, SETTINGS, 6)
+    run(grid, tmp_path)
+    grid.nodes[1000].name = grid.nodes[1000].node_config["client"] = "renamed"
+    outcome = run(grid, tmp_path)
+    assert "renamed" in outcome["served"]
+    assert "c0" not in outcome["served"]
+    assert result(tmp_path, "c0")["client"] == "renamed"  # the folder is that of the first name
+
+
 # ---------------------------------------------------------------- bad answers
 
 

@@ -46,7 +46,9 @@ class Archive:
         wire.save(self.folder / "reports" / f"{node}.npz", content)
 
     def forget_report(self, node: int) -> None:
+        """A node starts anew: with no report, and not served."""
         (self.folder / "reports" / f"{node}.npz").unlink(missing_ok=True)
+        (self.folder / "delivered" / str(node)).unlink(missing_ok=True)
 
     def reports(self) -> dict[int, wire.Tree]:
         """Saved answers by node."""

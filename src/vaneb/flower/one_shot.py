@@ -63,7 +63,10 @@ def _collect(
     claims: dict[int, Claim] = {}
     troubles: dict[int, dict[str, str]] = {}
     for node, content in archive.reports().items():
-        claims[node] = read_claim(node, registered.get(node, ""), content)
+        try:
+            claims[node] = read_claim(node, registered.get(node, ""), content)
+        except InvalidReport:  # saved under other rules, such as another name: ask again
+            archive.forget_report(node)
     for answer in line.ask("report", {node: {} for node in registered if node not in claims}):
         name = registered[answer.node] or str(answer.node)
         if answer.content is None:

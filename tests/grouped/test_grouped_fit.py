@@ -258,7 +258,13 @@ def test_rows_know_whether_the_population_has_two_clusters(apart: float) -> None
     single = gaussian_prior(clients)
     assert single.spread is not None
     verdict = compare_on_rows(
-        fit.rows, fit.local.family, clients, 0.1 * single.spread, tol=1e-4, rng=np.random.default_rng(0)
+        fit.rows,
+        fit.local.family,
+        clients,
+        0.1 * single.spread,
+        gaussian_prior,
+        tol=1e-4,
+        rng=np.random.default_rng(0),
     )
     assert verdict.mixture == (apart > 0)
     assert (len(fit.prior.weights) > 1) == (apart > 0)

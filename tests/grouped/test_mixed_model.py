@@ -48,7 +48,7 @@ def test_gradient(restricted: bool) -> None:
 
 def test_maximum_likelihood_is_that_of_the_marginal_density() -> None:
     rows = simulated(1, np.full(12, 4))
-    found = mixed_model(rows, restricted=False)
+    found = mixed_model(rows, free=np.tri(2, dtype=bool), restricted=False)
     at_found = minus_log_density(rows, found.mean, found.spread, found.variance)
 
     def loss(x: np.ndarray) -> float:

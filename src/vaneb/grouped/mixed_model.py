@@ -20,12 +20,13 @@ Everything is computed from A_k = Z_k'Z_k and Z_k'y_k, with Gamma = L L' and (L 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
+from vaneb.grouped.structure import Candidate, Free, centred_basis, choose
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.objective import Array
@@ -49,13 +50,15 @@ class MixedModel:
     """mu, shape (d,)"""
     spread: Array
     """Covariance sigma^2 Gamma of the population, shape (d, d)."""
+    free: Free
+    """Entries of a root of the covariance that may differ from zero (``structure``), shape (d, d)."""
     identified: bool
     """False where no data of this shape could tell noise from differences between clients."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """What the deviance needs of the rows; columns in units of their root mean square."""
+    """What the deviance needs of the rows; columns centred and scaled."""
 
     gram: Array
     """A_k, shape (K, d, d)."""
@@ -95,22 +98,22 @@ class _Moments:
         return float(value), 2 * slope @ factor + 2 * self.penalty * factor, variance, mean
 
 
-def mixed_model(rows: GroupedRows, *, diagonal: bool = False, restricted: bool | None = None) -> MixedModel:
+def mixed_model(rows: GroupedRows, *, free: Free | None = None, restricted: bool | None = None) -> MixedModel:
     """sigma^2, mu and the population's covariance.
 
     Parameters
     ----------
     rows : rows of K clients
-    diagonal : keep Gamma diagonal, as for very few clients
+    free : entries that may differ from zero in a root of the covariance of the centred and scaled columns'
+        coefficients (``structure``); chosen from the data if not given
     restricted : use the restricted likelihood; by default with fewer than ``FEW`` clients
     """
     n, d = rows.design.shape
     restricted = rows.n_clients < FEW if restricted is None else restricted
     if n <= d:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
-    scale = np.sqrt(np.mean(rows.design**2, axis=0))
-    scale = np.where(scale > 0, scale, 1.0)
-    design = rows.design / scale
+    basis, intercept = centred_basis(rows.design)
+    design = rows.design @ basis
     response = rows.response - rows.offset
     # Residuals of the pooled fit: the same sigma^2, and no cancellation where the level is large.
     pooled = np.linalg.lstsq(design, response, rcond=None)[0]
@@ -118,24 +121,44 @@ def mixed_model(rows: GroupedRows, *, diagonal: bool = False, restricted: bool |
     square = float(response @ response)
     total = float(np.sum((rows.response - rows.offset) ** 2))
     if square <= SMALLEST * max(total, 1e-300):
-        return MixedModel(max(SMALLEST * total / n, 1e-300), pooled / scale, np.zeros((d, d)), True)
+        return MixedModel(
+            max(SMALLEST * total / n, 1e-300), basis @ pooled, np.zeros((d, d)), np.eye(d, dtype=bool), True
+        )
     gram = outer_sums(np.ascontiguousarray(design), rows.starts)
     cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
     identified = _identified(gram, n)
-    moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n, restricted)
-    lower = (np.arange(d), np.arange(d)) if diagonal else np.tril_indices(d)
+    moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n, False)
+    if free is None:
+        terms = [np.array([j]) for j in range(d)]
+        free = choose(lambda given, _: _candidate(moments, given), terms, intercept, rows.n_clients).free
+    if restricted:
+        moments = replace(moments, restricted=True)
+    factor = _factor(moments, free)
+    _, _, variance, mean = moments.deviance(factor)
+    root = basis @ factor
+    return MixedModel(variance, basis @ (pooled + mean), variance * root @ root.T, free, identified)
+
+
+def _candidate(moments: _Moments, free: Free) -> Candidate:
+    factor = _factor(moments, free)
+    deviance, _, variance, mean = moments.deviance(factor)
+    return Candidate(mean, variance * factor @ factor.T, -deviance / 2, free)
+
+
+def _factor(moments: _Moments, free: Free) -> Array:
+    """L with the smallest deviance among those whose ``free`` entries alone differ from zero."""
+    d, n = len(free), moments.n_rows
 
     def loss(coordinates: Array) -> tuple[float, Array]:
         factor = np.zeros((d, d))
-        factor[lower] = coordinates
+        factor[free] = coordinates
         value, gradient, _, _ = moments.deviance(factor)
-        return value / n, gradient[lower] / n
+        return value / n, gradient[free] / n
 
     factor = np.zeros((d, d))
-    factor[lower] = _minimised(loss, 0.5 * np.eye(d)[lower])
-    _, _, variance, mean = moments.deviance(factor)
-    spread = variance * factor @ factor.T / np.outer(scale, scale)
-    return MixedModel(variance, (pooled + mean) / scale, spread, identified)
+    if free.any():
+        factor[free] = _minimised(loss, 0.5 * np.eye(d)[free])
+    return factor
 
 
 def _minimised(loss: Callable[[Array], tuple[float, Array]], start: Array) -> Array:

@@ -45,7 +45,7 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
         family = families.SIMPLE_FAMILIES[name]()
     fits = fit_clients(rows, family)
     if name == "gaussian":
-        mixed = mixed_model(rows, diagonal=few_clients(rows))
+        mixed = mixed_model(rows)
         family = family.with_dispersion(mixed.variance)
         if not mixed.identified:
             notes += (
@@ -55,12 +55,6 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
     elif name == "gamma":
         family = family.with_dispersion(max(common_dispersion(rows, family, fits), 1e-12))
     return LocalModel(family, fits, fit_clients(rows.pooled(), family), notes, mixed)
-
-
-def few_clients(rows: GroupedRows) -> bool:
-    """Too few for a full covariance of the population: the rule of ``estimators.diagonal_spread``."""
-    d = rows.design.shape[1]
-    return rows.n_clients < 5 * d * (d + 1) // 2 or d > 30
 
 
 def residual_scale(rows: GroupedRows) -> float:

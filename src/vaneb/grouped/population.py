@@ -8,6 +8,7 @@ import numpy as np
 
 from vaneb.estimators import VANEB, diagonal_spread
 from vaneb.grouped.choice import compare_on_rows
+from vaneb.grouped.gaussian_population import as_mixture
 from vaneb.grouped.models import LocalModel
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.seam import Likelihood
@@ -55,7 +56,7 @@ def fit_population(
         if not single:
             spread = model.smooth_.spread
             verdict = compare_on_rows(
-                rows, local.family, clients, spread, tol=model.tol, rng=rng, progress=progress
+                rows, local.family, clients, spread, _fold_gaussian, tol=model.tol, rng=rng, progress=progress
             )
             single = not verdict.mixture
         if single:
@@ -64,6 +65,11 @@ def fit_population(
     model.prior_ = Prior(found.atoms, found.weights, found.spread, names, found.clients)
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def _fold_gaussian(clients: Likelihood) -> Prior:
+    """The single Gaussian of some of the clients, in the form that a mixture is compared with."""
+    return as_mixture(gaussian_prior(clients, diagonal=diagonal_spread(clients), tol=1e-6))
 
 
 def _use_single_gaussian(

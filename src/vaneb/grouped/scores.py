@@ -56,6 +56,11 @@ def loss(family: str, response: Array, mean: Array) -> float:
     >>> round(loss("binomial", np.array([1.0]), np.array([0.5])), 4)
     0.6931
     """
+    return float(row_losses(family, response, mean).mean())
+
+
+def row_losses(family: str, response: Array, mean: Array) -> Array:
+    """Loss of each row, (N,)."""
     y = response
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         if family in ("gaussian", "huber"):
@@ -69,4 +74,4 @@ def loss(family: str, response: Array, mean: Array) -> float:
             rows = 2 * (xlogy(y, y / mean) - (y - mean))
         else:
             rows = 2 * (y / mean - 1 - np.log(y / mean))
-    return float(rows.mean())
+    return rows

@@ -1,0 +1,126 @@
+"""Which coefficients differ between clients?
+
+A population in which all d coefficients differ has d (d + 1) / 2 variances and covariances.  Where some
+coefficients are the same everywhere, or clients are few, they cost more in prediction than they bring.  So
+populations of growing size are compared: only the intercept differs; it and the coefficient that differs
+most; and so on.  (With fewer clients than entries, all coefficients differ independently of each
+other in the largest.)  The choice has the smallest
+
+    -2 log-likelihood + p + p (p + 1) / (K - p - 2),
+
+p the number of free entries and K the number of clients: half the penalty of AICc.  A variance that is zero
+is estimated as zero every second time, so an entry too many raises the likelihood half as much as an
+ordinary parameter would, and costs half as much in prediction.
+
+Coefficients are compared in coordinates phi, theta = B phi, of covariates that are centred and scaled: those
+of the intercept at an average row, and of changes by a standard deviation.  So neither the units nor the zero
+of a covariate has a say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.local.objective import Array
+
+Free = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A population that was fitted, in coordinates phi."""
+
+    mean: Array
+    """(d,)"""
+    spread: Array
+    """(d, d)"""
+    log_likelihood: float
+    """Sum over clients."""
+    free: Free
+    """Entries of a lower triangular root of ``spread`` that were free, (d, d)."""
+
+
+#: A population in which fewer coefficients differ must be better than the largest one by this much.
+LEAD = 1.0
+
+#: Fits a population with given free entries, from another one on if there is one.
+Fit = Callable[[Free, Candidate | None], Candidate]
+
+
+def centred_basis(design: Array) -> tuple[Array, int | None]:
+    """B (p, p), and the position of the constant column if there is one.
+
+    B phi are the coefficients of the design's columns if phi are those of the centred and scaled ones.
+    """
+    spread = np.ptp(design, axis=0)
+    constant = np.flatnonzero((spread == 0) & (design[0] != 0))
+    if constant.size:
+        one = int(constant[0])
+        centre, scale = design.mean(axis=0), design.std(axis=0)
+    else:
+        one = -1
+        centre, scale = np.zeros(design.shape[1]), np.sqrt(np.mean(design**2, axis=0))
+    basis = np.diag(1 / np.where(scale > 1e-12 * np.abs(design).max(axis=0), scale, 1.0))
+    if one < 0:
+        return basis, None
+    basis[one, one] = 1 / design[0, one]
+    others = np.arange(design.shape[1]) != one
+    varying = others & (spread > 0)
+    basis[one, varying] = -centre[varying] * np.diagonal(basis)[varying] / design[0, one]
+    return basis, one
+
+
+def choose(fit: Fit, terms: list[NDArray[np.intp]], always: int | None, n_clients: int) -> Candidate:
+    """The candidate with the smallest criterion; a small lead over the largest one does not count.
+
+    Parameters
+    ----------
+    fit : fits one candidate
+    terms : coordinates that belong together (those of one column for all classes); most often one each
+    always : position in ``terms`` of the one that differs in all candidates: the intercept
+    n_clients : K
+    """
+    d = sum(len(term) for term in terms)
+    if d == 1:
+        return fit(np.ones((1, 1), dtype=bool), None)
+    diagonal = fit(np.eye(d, dtype=bool), None)
+    everything = np.tri(d, dtype=bool)
+    if np.isfinite(_penalty(everything, n_clients)):
+        best = fit(everything, diagonal)
+        best_score = _criterion(best, n_clients) - LEAD
+    else:
+        # Fewer clients than entries: independent coefficients take the place of the full covariance.
+        best, best_score = diagonal, _criterion(diagonal, n_clients)
+    variances = np.diagonal(diagonal.spread)
+    size = np.array([variances[term].sum() for term in terms])
+    if always is not None:
+        size[always] = np.inf
+    order = np.argsort(-size, kind="stable")
+    before, scores = diagonal, list[float]()
+    for count in range(1 if always is not None else 0, len(terms)):
+        inside = np.zeros(d, dtype=bool)
+        inside[[i for j in order[:count] for i in terms[j]]] = True
+        free = everything & inside[:, None] & inside[None, :]
+        if not np.isfinite(_penalty(free, n_clients)):
+            break
+        before = fit(free, before)
+        scores.append(_criterion(before, n_clients))
+        if scores[-1] < best_score:
+            best, best_score = before, scores[-1]
+        if len(scores) > 2 and min(scores[:-2]) < min(scores[-2:]):
+            break
+    return best
+
+
+def _penalty(free: Free, n_clients: int) -> float:
+    p = int(free.sum())
+    left = n_clients - 2 - p
+    return p * (1 + (p + 1) / left) if left > 0 else np.inf
+
+
+def _criterion(candidate: Candidate, n_clients: int) -> float:
+    return -2 * candidate.log_likelihood + _penalty(candidate.free, n_clients)

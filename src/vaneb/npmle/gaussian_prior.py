@@ -11,7 +11,7 @@ little.  Every accepted extrapolation raises the likelihood.  For Gaussian repor
 is at hand, and a quasi-Newton method takes over early: EM crawls where Gamma is (nearly) singular.
 
 A Gaussian has no room for a client that is nothing like the others: one of them would own it.  Clients that
-the fitted Gaussian leaves alone (``ALONE``) have no part in the fit.
+the fitted Gaussian leaves alone (``are_alone``) have no part in the fit.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import chdtri
 
 from vaneb.blocks import sum_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -33,8 +34,10 @@ from vaneb.prior import Prior
 
 #: Likelihoods whose ``ascent`` tells the gradient in Gamma.
 GAUSSIAN = (ConstantGaussian, SharedGaussian, FunctionGaussian)
-#: A client whose log-density is this far below its own peak, ten standard deviations away, is alone.
+#: No client's log-density counts for less than this much below its own peak: ten standard deviations.
 ALONE = -50.0
+#: A Gaussian population leaves a client alone who is further out than one in a million of its own.
+ODD = 1e-6
 #: Times that the clients who are alone are looked for again after a fit without them.
 LOOKS = 4
 
@@ -75,9 +78,13 @@ def gaussian_prior(
 
 
 def are_alone(likelihood: Likelihood, mean: Array, spread: Array) -> NDArray[np.bool_]:
-    """Clients that N(mean, spread) does not explain, (K,); nobody, if that is every second one."""
+    """Clients that N(mean, spread) does not explain, (K,); nobody, if that is every second one.
+
+    The log-density of a client of the population is below its peak by half a chi-squared variable.
+    """
     smoothed = likelihood.smoothed(spread)
-    alone = log_mixture(smoothed, mean[None], np.ones(1)) < smoothed.peak() + ALONE
+    limit = -0.5 * float(chdtri(likelihood.dimension, ODD))
+    alone = log_mixture(smoothed, mean[None], np.ones(1)) < smoothed.peak() + limit
     return alone if 2 * alone.sum() < len(alone) else np.zeros_like(alone)
 
 

@@ -1,0 +1,20 @@
+"""One client that is nothing like the others moves none of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vaneb.estimators import VANEB
+from vaneb.likelihood.gaussian import ConstantGaussian
+
+
+@pytest.mark.parametrize("clients", [60, 200])
+def test_one_odd_client_hardly_moves_the_others(clients: int) -> None:
+    rng = np.random.default_rng(clients)
+    estimates = rng.standard_normal(clients) + 0.5 * rng.standard_normal(clients)
+    precision = np.append(np.full(clients, 1 / 0.5**2), 1 / 0.3**2)[:, None]
+    everyone = ConstantGaussian(np.append(estimates, 8.0)[:, None], precision)
+    others = everyone.take(slice(0, clients))
+    without, beside = (VANEB().fit(group).personalize(others) for group in (others, everyone))
+    assert (np.abs(beside.mean - without.mean) / without.sd).max() < 0.1

@@ -73,6 +73,7 @@ class Traffic:
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
             "seconds_exchanging": round(sum(self.seconds), 3),
+            "seconds_by_exchange": [round(seconds, 3) for seconds in self.seconds[:10]],
         }
 
 

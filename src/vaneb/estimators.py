@@ -20,6 +20,7 @@ from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
+from vaneb.npmle.ellipsoids import ellipsoids
 from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
 from vaneb.npmle.gaussian_prior import gaussian_prior, with_lone_clients
 from vaneb.npmle.pseudo_em import algorithm_1
@@ -148,9 +149,14 @@ class VANEB(Estimator):
             step = Step(value, len(single.weights), certificate.gap)
             fit = Fit(single.atoms, single.weights, certificate, (step,), value)
             spread = single.spread
+        elif self.smooth_ is not None and self.smooth_.steps is not None:
+            diagonal = diagonal_spread(likelihood)
+            fit = ellipsoids(likelihood, self.smooth_.steps, diagonal=diagonal, tol=self.tol, rng=rng)
         else:
             fit = self._solve(likelihood.smoothed(spread), rng, progress)
-        places = atom_variances(likelihood.smoothed(spread), fit.atoms, fit.weights)
+        fine = self.smooth_ is not None and self.smooth_.steps is not None
+        # Thousands of atoms that stand for a density are not places to be uncertain of.
+        places = None if fine else atom_variances(likelihood.smoothed(spread), fit.atoms, fit.weights)
         self.prior_ = Prior(fit.atoms, fit.weights, spread, names, likelihood.n_clients, places)
         self.certificate_, self.trace_ = fit.certificate, fit.trace
         self.log_likelihood_ = fit.log_likelihood
@@ -192,7 +198,10 @@ class VANEB(Estimator):
         if likelihood.n_clients < 2:
             return None, None
         diagonal = diagonal_spread(likelihood)
-        self.smooth_ = choose_spread(likelihood, diagonal=diagonal, rng=rng, progress=progress)
+        certifying = self.solver == "certified"
+        self.smooth_ = choose_spread(
+            likelihood, diagonal=diagonal, rng=rng, progress=progress, own_spreads=certifying
+        )
         if self.smooth_.single:
             single = gaussian_prior(likelihood, diagonal=diagonal, polish=True)
             return self.smooth_.spread, with_lone_clients(single, likelihood)

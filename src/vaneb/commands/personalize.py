@@ -115,11 +115,11 @@ def personalize(
 def _missed(model: VANEB) -> bool:
     """Did the solver that promises a certificate fail to give it?
 
-    Where held-out clients preferred a single Gaussian, nothing was promised: its gap says what a mixture
+    Where held-out clients preferred a smoother population, nothing was promised: its gap says what a mixture
     would gain on the clients of the fit.
     """
-    single = model.smooth_ is not None and model.smooth_.single
-    return model.solver == Solver.CERTIFIED and not single and not model.certificate_.reached
+    promised = model.smooth_ is None or model.smooth_.certifies
+    return model.solver == Solver.CERTIFIED and promised and not model.certificate_.reached
 
 
 def _check(

@@ -119,9 +119,9 @@ def run(
 
 
 def _certified(fit: GroupedFit) -> bool:
-    """Where held-out clients preferred a single Gaussian, no certificate was promised."""
-    single = fit.model.smooth_ is not None and fit.model.smooth_.single
-    return single or fit.model.certificate_.reached
+    """Where held-out clients preferred a smoother population, no certificate was promised."""
+    promised = fit.model.smooth_ is None or fit.model.smooth_.certifies
+    return not promised or fit.model.certificate_.reached
 
 
 def _read(path: Path, columns: set[str | None]) -> pa.Table:

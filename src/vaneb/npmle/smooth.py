@@ -3,7 +3,9 @@
 More atoms always raise the likelihood of the clients they were fitted to, so that likelihood cannot
 choose; the likelihood of *held-out clients* can.  Candidates run from the discrete NPMLE (Gamma = 0) over
 NPMLEs with components N(a, c Gamma_1) to the single Gaussian N(mu, Gamma_1) of a mixed model, Gamma_1 its
-maximum-likelihood covariance.  Each is fitted without one fold of clients and scored on that fold.
+maximum-likelihood covariance.  Each is fitted without one fold of clients and scored on that fold.  In few
+dimensions, and with enough clients, so are mixtures whose components have spreads of their own
+(``ellipsoids``).
 
 Clients that neither the Gaussian nor any other client explains are left out of the comparison: what they say
 is that they are alone, not how smooth the population is.  Of the others none counts for more than ``MOST``:
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.npmle import ellipsoids
 from vaneb.npmle.fit import Progress, log_mixture
 from vaneb.npmle.gaussian_prior import ALONE, gaussian_prior, without_loners
 from vaneb.npmle.starts import starting_points
@@ -32,7 +35,7 @@ FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
 #: Clients that the choice looks at, where there are more, and atoms that the candidates share; fewer of both,
 #: and fewer candidates, where a client's likelihood takes long (Laplace's approximation for every pair).
 LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 600
-MOST_ATOMS, MOST_ATOMS_IF_SLOW = 1_500, 200
+MOST_ATOMS, MOST_ATOMS_IF_SLOW = 800, 200
 SHARES_IF_SLOW = (0.1, 0.03, 0.01, 0.0)
 #: Difference in a client's log-density to the single Gaussian's beyond which it counts for no more.
 MOST = 5.0
@@ -41,6 +44,9 @@ MOST = 5.0
 #: predicts worse (160 schools: +1.9 standard errors held out, 1% worse on new rows).
 STANDARD_ERRORS = 0.5
 AGAINST_THE_GAUSSIAN = 2.0
+#: Components with spreads of their own are tried in these dimensions (in one, a shared spread does as well),
+#: with so many clients or more.
+DIMENSIONS, ENOUGH_CLIENTS = (2, 3, 4), 150
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,10 @@ class SmoothChoice:
     single : True if one Gaussian component was best.
     shares : candidates; 1.0 stands for the single Gaussian.
     held_out : average held-out log-likelihood per client of each candidate.
-    chosen : index of the choice.
+    chosen : index of the choice, or of the best of them where ``steps`` is not None.
+    steps : int or None
+        Steps on the weights, if components with spreads of their own were best.
+    held_out_steps : average held-out log-likelihood of such components after each of ``ellipsoids.STEPS``.
     """
 
     spread: Array | None
@@ -62,6 +71,13 @@ class SmoothChoice:
     shares: tuple[float, ...]
     held_out: tuple[float, ...]
     chosen: int
+    steps: int | None = None
+    held_out_steps: tuple[float, ...] = ()
+
+    @property
+    def certifies(self) -> bool:
+        """Is a small gap D what the fit aims for?  Not where held-out clients prefer less likelihood."""
+        return not self.single and self.steps is None
 
 
 def lots_of(likelihood: Likelihood) -> NDArray[np.int64]:
@@ -80,12 +96,14 @@ def choose_spread(
     diagonal: bool,
     rng: np.random.Generator,
     progress: Progress | None = None,
+    own_spreads: bool = True,
 ) -> SmoothChoice:
     """Choose the spread by held-out likelihood over folds of clients.
 
     All candidates but the single Gaussian share their atoms, a covering subset of the clients' starting
     points, so that comparing them takes no more than weights.  Candidates are tried from the smoothest on;
-    two in a row that are worse than the best end the search.
+    two in a row that are worse than the best end the search.  ``own_spreads``: try components with spreads
+    of their own too.
     """
     cheap = likelihood.cheap
     looked_at, most_atoms = (LOOKED_AT, MOST_ATOMS) if cheap else (LOOKED_AT_IF_SLOW, MOST_ATOMS_IF_SLOW)
@@ -119,13 +137,33 @@ def choose_spread(
         chosen, averages = _best(scores[: i + 1], likelihood.peak())
         if i >= int(np.argmax(averages)) + 2:
             break
+    steps, by_steps = None, np.empty(0)
+    if own_spreads and likelihood.dimension in DIMENSIONS and likelihood.n_clients >= ENOUGH_CLIENTS:
+        own = np.full((len(ellipsoids.STEPS), likelihood.n_clients), np.nan)
+        for inside, outside in parts:
+            own[:, outside] = ellipsoids.held_out(likelihood, single, inside, outside, rng)
+        steps, by_steps = _own_spreads(scores[: len(averages)], own, chosen, likelihood.peak())
     return SmoothChoice(
-        single.spread * shares[chosen] if shares[chosen] > 0 else None,
-        chosen == 0,
+        single.spread * shares[chosen] if shares[chosen] > 0 and steps is None else None,
+        chosen == 0 and steps is None,
         shares[: len(averages)],
         tuple(float(a) for a in averages),
         chosen,
+        steps,
+        tuple(float(a) for a in by_steps),
     )
+
+
+def _own_spreads(scores: Array, own: Array, chosen: int, peak: Array) -> tuple[int | None, Array]:
+    """Steps on the weights if components with their own spreads beat the choice among the others, or None."""
+    used = _comparable(np.concatenate([scores, own]), peak)
+    if used is None:
+        return None, np.full(len(own), np.nan)
+    averages = used.mean(axis=1)[len(scores) :]
+    best = int(np.argmax(averages))
+    needed = AGAINST_THE_GAUSSIAN if chosen == 0 else 0.0
+    won = _lead(used[len(scores) + best] - used[chosen]) > needed
+    return (ellipsoids.STEPS[best] if won else None), averages
 
 
 def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -137,12 +175,9 @@ def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], N
 
 def _best(scores: Array, peak: Array) -> tuple[int, Array]:
     """The smoothest candidate that no less smooth one beats clearly, and the average scores."""
-    scored = ~np.isnan(scores).any(axis=0)
-    explained = scored & (np.nan_to_num(scores, nan=-np.inf).max(axis=0) > peak + ALONE)
-    if not explained.any():
+    used = _comparable(scores, peak)
+    if used is None:
         return 0, np.full(len(scores), np.nan)
-    used = np.maximum(scores[:, explained], peak[explained] + ALONE)
-    used = used[0] + np.clip(used - used[0], -MOST, MOST)
     averages = used.mean(axis=1)
     if len(used) == 1:
         return 0, averages
@@ -151,6 +186,16 @@ def _best(scores: Array, peak: Array) -> tuple[int, Array]:
         if _lead(used[i] - used[chosen]) > STANDARD_ERRORS:
             chosen = i
     return (chosen if _lead(used[chosen] - used[0]) > AGAINST_THE_GAUSSIAN else 0), averages
+
+
+def _comparable(scores: Array, peak: Array) -> Array | None:
+    """Scores of the clients that some candidate explains, none of them far from the first candidate's."""
+    scored = ~np.isnan(scores).any(axis=0)
+    explained = scored & (np.nan_to_num(scores, nan=-np.inf).max(axis=0) > peak + ALONE)
+    if not explained.any():
+        return None
+    used = np.maximum(scores[:, explained], peak[explained] + ALONE)
+    return np.asarray(used[0] + np.clip(used - used[0], -MOST, MOST))
 
 
 def _lead(difference: Array) -> float:

@@ -43,6 +43,9 @@ Array = NDArray[np.float64]
 
 #: Atoms on each curve for the oracle; twice as many change its RMSE by less than one part in a thousand.
 ORACLE_ATOMS = 400
+#: Gap that discrete NPMLEs are fitted to, npeb too.  In one replicate at 3200 clients 1e-4 took longer and
+#: gave npeb an RMSE of 0.1982 instead of 0.1983 (quadratic) and 1.4080 instead of 1.4081 (poisson).
+RIVALS_TOLERANCE = 1e-3
 #: How the covariance function of a report is written; the faster of the two that do it justice.
 REPORT_FORM = {"poisson": "moments", "logistic": "empirical"}
 
@@ -129,9 +132,9 @@ def _personalised(model: Any, clients: Any) -> Estimated:
     if not hasattr(model, "certificate_"):
         return Estimated(posterior)
     certificate = model.certificate_
-    # Nothing is promised by Algorithm 1, nor where held-out clients preferred a single Gaussian.
+    # Nothing is promised by Algorithm 1, nor where held-out clients preferred less likelihood.
     choice = getattr(model, "smooth_", None)
-    promised = getattr(model, "solver", "certified") == "certified" and not (choice and choice.single)
+    promised = getattr(model, "solver", "certified") == "certified" and (choice is None or choice.certifies)
     return Estimated(
         posterior, len(model.prior_.weights), certificate.gap, certificate.reached or not promised
     )
@@ -149,7 +152,7 @@ def vaneb(clients: Clients) -> Estimated:
 
 def vaneb_reports(clients: Clients) -> Estimated:
     """The certified discrete NPMLE on Gaussian reports."""
-    return _personalised(models.VANEB(smooth="off"), clients.reports)
+    return _personalised(models.VANEB(smooth="off", tol=RIVALS_TOLERANCE), clients.reports)
 
 
 def algorithm_1(clients: Clients) -> Estimated:
@@ -159,7 +162,7 @@ def algorithm_1(clients: Clients) -> Estimated:
 
 def npeb(clients: Clients) -> Estimated:
     """The certified discrete NPMLE with fixed covariances."""
-    return _personalised(models.NPEB(), clients.fixed)
+    return _personalised(models.NPEB(tol=RIVALS_TOLERANCE), clients.fixed)
 
 
 def adamix(clients: Clients) -> Estimated:

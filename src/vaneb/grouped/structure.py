@@ -45,7 +45,7 @@ class Candidate:
 
 
 #: A population in which fewer coefficients differ must be better than the largest one by this much.
-LEAD = 1.0
+LEAD = 4.0
 
 #: Fits a population with given free entries, from another one on if there is one.
 Fit = Callable[[Free, Candidate | None], Candidate]

@@ -25,7 +25,7 @@ PAPER_METHODS = (
 
 
 def claims(panels: Sequence[Panel]) -> list[str]:
-    """One line per claim: in how many of the columns that can decide it does it hold."""
+    """One line per claim: in how many of the cells that can decide it does it hold."""
     balanced, matched = panels
     both = [
         _held("VANEB-FT (either) is the best of the paper's methods, balanced", [balanced], _ft_is_best),
@@ -62,7 +62,7 @@ def _held(text: str, panels: Sequence[Panel], test: Test) -> str:
         for panel, column, answer in answers
         if not answer
     ]
-    return f"{text}: {held} of {len(answers)} columns" + (f"; not in {', '.join(failed)}" if failed else "")
+    return f"{text}: {held} of {len(answers)} cells" + (f"; not in {', '.join(failed)}" if failed else "")
 
 
 def _ft_is_best(values: dict[str, float]) -> bool | None:

@@ -5,7 +5,8 @@
     poisson     covariate moments
 
 Coverage is the share of (client, parameter) pairs whose interval contains the truth; the standard error
-treats clients as independent.  One replicate each.
+treats clients as independent.  One replicate each.  ``--cases`` chooses of quadratic, logistic, poisson,
+logistic-reports, poisson-reports.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ def run(options) -> Iterator[Row]:
 
     for n_clients in options.clients or SIZES:
         for scenario, seen, clients, theta in problems_of(n_clients):
+            case = scenario if "moments" not in seen else f"{scenario}-reports"
+            if options.cases and case not in options.cases:
+                continue
             model = VANEB()
             _, cpu, _ = measure.timed(functools.partial(model.fit, clients))
             posterior = model.personalize(clients)

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="leave out what takes many minutes")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep matrices for other programs here")
     parser.add_argument("--clients", type=int, nargs="+", help="other numbers of clients (growth, coverage)")
-    parser.add_argument("--cases", nargs="+", help="only these cases (growth)")
+    parser.add_argument("--cases", nargs="+", help="only these cases (growth, coverage)")
     parser.add_argument("--render", action="store_true", help="only write README.md anew")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):

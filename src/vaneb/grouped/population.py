@@ -61,8 +61,7 @@ def fit_population(
             single = not verdict.mixture
         if single:
             _use_single_gaussian(model, clients, local, rng)
-    found = model.prior_
-    model.prior_ = Prior(found.atoms, found.weights, found.spread, names, found.clients)
+    model.prior_ = replace(model.prior_, names=names)
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 

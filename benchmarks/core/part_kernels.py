@@ -7,7 +7,7 @@ of ``part_growth``, atoms at clients' estimates, shows what skipping saves.
 
 Operations are counted from the formulas, one for each addition, subtraction, multiplication and
 division; an exponential counts 34 and a logarithm 31, the operations of the polynomials in
-``vaneb.local.vector_math``.  The limit is what one thread of the BLAS reaches in a matrix product, which is
+``vaneb.vector_math``.  The limit is what one thread of the BLAS reaches in a matrix product, which is
 nothing but fused multiply-adds on registers.
 """
 

@@ -22,6 +22,8 @@ import math
 import numpy as np
 from numba import njit
 
+from vaneb.vector_math import exponentials
+
 #: Linear predictors are clipped to [-EXPONENT_LIMIT_LOW, EXPONENT_LIMIT] before they are exponentiated:
 #: e^200 is 7e86, so that a precision, its square and its determinant stay finite.
 EXPONENT_LIMIT = 200.0
@@ -29,43 +31,8 @@ EXPONENT_LIMIT_LOW = 700.0
 
 POISSON, LOGISTIC, NEGATIVE_BINOMIAL, POISSON_SCORE, LOGISTIC_SCORE, GAUSSIAN_SCORE = range(6)
 
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 6.93145751953125e-1, 1.42860682030941723212e-6
-#: Adding 1.5 * 2**52 rounds a double to a whole number and leaves that number in its low bits.
-_ROUND = 6755399441055744.0
 #: Reordering of sums is allowed, assumptions about NaN and infinity are not.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
-
-
-@njit(cache=True, nogil=True, fastmath={"contract", "nsz"})
-def exponentials(x, n, scratch, out):
-    """out_i = exp(x_i) for i < n and |x_i| <= 700, within 2 units in the last place.
-
-    x = k ln 2 + r with |r| <= ln(2)/2, and e^r by its Taylor polynomial of degree 12.
-    """
-    bits = scratch.view(np.int64)
-    for i in range(n):
-        shifted = x[i] * _LOG2_E + _ROUND
-        scratch[i] = shifted
-        k = shifted - _ROUND
-        r = x[i] - k * _LN2_HIGH - k * _LN2_LOW
-        p = 1.0 / 479001600.0
-        p = p * r + 1.0 / 39916800.0
-        p = p * r + 1.0 / 3628800.0
-        p = p * r + 1.0 / 362880.0
-        p = p * r + 1.0 / 40320.0
-        p = p * r + 1.0 / 5040.0
-        p = p * r + 1.0 / 720.0
-        p = p * r + 1.0 / 120.0
-        p = p * r + 1.0 / 24.0
-        p = p * r + 1.0 / 6.0
-        p = p * r + 0.5
-        p = p * r + 1.0
-        out[i] = p * r + 1.0
-    for i in range(n):
-        bits[i] = (bits[i] + 1023) << 52  # now the bits of 2**k
-    for i in range(n):
-        out[i] *= scratch[i]
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
@@ -74,7 +41,7 @@ def _weights(kind, parameter, derivative, eta, response, n, scratch, e, w):
     if kind in (POISSON, POISSON_SCORE):
         for i in range(n):
             eta[i] = min(max(eta[i], -EXPONENT_LIMIT_LOW), EXPONENT_LIMIT)
-        exponentials(eta, n, scratch, e)
+        exponentials(eta, n, e)
         if derivative:  # nothing changes where the exponent is clipped
             for i in range(n):
                 scratch[i] = e[i] if eta[i] < EXPONENT_LIMIT else 0.0
@@ -94,7 +61,7 @@ def _weights(kind, parameter, derivative, eta, response, n, scratch, e, w):
         for i in range(n):
             eta[i] -= shift
             w[i] = max(-abs(eta[i]), -EXPONENT_LIMIT_LOW)
-        exponentials(w, n, scratch, e)
+        exponentials(w, n, e)
         # pi = 1 / (1 + e) and 1 - pi = e / (1 + e) for eta >= 0, the other way round below
         if kind == LOGISTIC:
             for i in range(n):
@@ -174,7 +141,7 @@ def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, o
     share, centred = np.empty((n_classes, longest)), np.empty((d, longest))
     mean = np.empty((d, longest))
     top, total_share, prefix = np.empty(longest), np.empty(longest), np.empty(longest)
-    exponent, scratch = np.empty(longest), np.empty(longest)
+    exponent = np.empty(longest)
     entries = np.empty(n_tuples)
     for k in range(starts.size):
         start = starts[k]
@@ -200,7 +167,7 @@ def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, o
             for c in range(n_classes):
                 for i in range(n):
                     exponent[i] = max(share[c, i] - top[i], -EXPONENT_LIMIT_LOW)
-                exponentials(exponent, n, scratch, share[c])
+                exponentials(exponent, n, share[c])
                 for i in range(n):
                     total_share[i] += share[c, i]
             mean[:, :n] = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from vaneb.local.vector_math import exp
+from vaneb.vector_math import exp
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numba import njit
 
-from vaneb.covariance._kernels import EXPONENT_LIMIT_LOW, exponentials
+from vaneb.covariance._kernels import EXPONENT_LIMIT_LOW
+from vaneb.vector_math import exponentials
 
 #: The trapezoid rule with step h is wrong by about exp(-2 pi^2 / h^2) for the Gaussian factor and by
 #: exp(-2 pi^2 / (h rate)) for the softmax, whose poles lie pi / rate off the real axis when one unit
@@ -62,7 +63,7 @@ def softmax_quadrature(mean, loading, step, nodes, reach, classes, monomials, ou
                 for i in range(n0):
                     t0[i] = (i - inside) * step[p, 0]
                     exponent[i] = -0.5 * t0[i] * t0[i]
-                exponentials(exponent, n0, scratch, weight0)
+                exponentials(exponent, n0, weight0)
                 if nodes[p, 0] > 0:
                     outer_weight *= step[p, 0] / math.sqrt(2.0 * math.pi)
                 top[:n0] = 0.0
@@ -78,7 +79,7 @@ def softmax_quadrature(mean, loading, step, nodes, reach, classes, monomials, ou
                 for c in range(n_logits + 1):
                     for i in range(n0):
                         exponent[i] = max(share[c, i] - top[i], -EXPONENT_LIMIT_LOW)
-                    exponentials(exponent, n0, scratch, share[c])
+                    exponentials(exponent, n0, share[c])
                     for i in range(n0):
                         total[i] += share[c, i]
                 for c in range(n_logits + 1):

@@ -80,16 +80,6 @@ def read_params(network: Network, names: Iterable[str] | None = None) -> Params:
     }
 
 
-def body_of(network: Network, params: Params) -> Params:
-    """The part of ``params`` below the head."""
-    return {name: params[name] for name in network.body_names}
-
-
-def head_of(network: Network, params: Params) -> Params:
-    """The part of ``params`` in the head."""
-    return {name: params[name] for name in network.head_names}
-
-
 def head_matrix(network: Network, params: Params) -> Tensor:
     """The head as one matrix [W | b], shape (classes, features + 1); without b if it has no bias."""
     prefix = network.head_names[0].rsplit(".", 1)[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,30 @@ class Archive:
     def mark_delivered(self, node: int, prior: Prior) -> None:
         write_atomically(self.folder / "delivered" / str(node), _mark(prior).encode())
 
-    def keep_outcome(self, outcome: dict[str, Any]) -> None:
+    def keep_outcome(
+        self,
+        mode: str,
+        served: Iterable[str],
+        troubles: Mapping[int, Mapping[str, str]],
+        traffic: Mapping[str, Any],
+        **about: Any,
+    ) -> dict[str, Any]:
+        """Write down, and return, who was served, who was not and why, and what it took."""
+        outcome = {
+            "mode": mode,
+            "served": sorted(served),
+            "troubles": [{"node": str(node), **trouble} for node, trouble in sorted(troubles.items())],
+            **about,
+            **traffic,
+        }
+        self._write_outcome(outcome)
+        return outcome
+
+    def keep_failure(self, reason: str) -> None:
+        """Write down why a run came to nothing."""
+        self._write_outcome({"error": reason})
+
+    def _write_outcome(self, outcome: dict[str, Any]) -> None:
         write_atomically(self.folder / "outcome.json", (json.dumps(outcome, indent=1) + "\n").encode())
 
 

@@ -222,14 +222,12 @@ def run_networks(line: Line, settings: Settings, archive: Archive) -> dict[str, 
         for k in range(len(nodes))
     ]
     list(pool.map(jobs))
-    outcome = {
-        "mode": settings.mode,
-        "served": [registered[node] or str(node) for node in nodes],
-        "troubles": [],
-        "fitted": True,
-        "clients": len(nodes),
-        "rounds": [stage.rounds for stage in method.stages],
-        **line.traffic.summary(),
-    }
-    archive.keep_outcome(outcome)
-    return outcome
+    return archive.keep_outcome(
+        settings.mode,
+        [registered[node] or str(node) for node in nodes],
+        {},
+        line.traffic.summary(),
+        fitted=True,
+        clients=len(nodes),
+        rounds=[stage.rounds for stage in method.stages],
+    )

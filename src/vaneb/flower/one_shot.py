@@ -42,18 +42,16 @@ def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, A
         archive.keep_prior(prior)
     fit_seconds = time.process_time() - began
     served = _deliver(line, archive, prior, accepted, registered, troubles)
-    outcome = {
-        "mode": settings.mode,
-        "served": sorted(served),
-        "troubles": [{"node": str(node), **trouble} for node, trouble in sorted(troubles.items())],
-        "fitted": fitted,
-        "clients": len(accepted),
-        "atoms": len(prior.weights),
-        "fit_cpu_seconds": round(fit_seconds, 3),
-        **line.traffic.summary(),
-    }
-    archive.keep_outcome(outcome)
-    return outcome
+    return archive.keep_outcome(
+        settings.mode,
+        served,
+        troubles,
+        line.traffic.summary(),
+        fitted=fitted,
+        clients=len(accepted),
+        atoms=len(prior.weights),
+        fit_cpu_seconds=round(fit_seconds, 3),
+    )
 
 
 def _collect(

@@ -166,18 +166,16 @@ def run_secure(line: Line, context: Context, settings: Settings, archive: Archiv
         archive.keep_prior(prior)
     seconds = time.process_time() - began
     served = personalise_all(line, archive, prior, registered, troubles)
-    outcome = {
-        "mode": settings.mode,
-        "served": served,
-        "troubles": [{"node": str(node), **trouble} for node, trouble in sorted(troubles.items())],
-        "fitted": fitted,
-        "clients": prior.clients,
-        "atoms": len(prior.weights),
-        "fit_cpu_seconds": round(seconds, 3),
-        **line.traffic.summary(),
-    }
-    archive.keep_outcome(outcome)
-    return outcome
+    return archive.keep_outcome(
+        settings.mode,
+        served,
+        troubles,
+        line.traffic.summary(),
+        fitted=fitted,
+        clients=prior.clients,
+        atoms=len(prior.weights),
+        fit_cpu_seconds=round(seconds, 3),
+    )
 
 
 def _fit(

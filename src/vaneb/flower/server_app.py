@@ -31,10 +31,10 @@ def main(grid: Grid, context: Context) -> None:
         archive = Archive.open(folder, settings)
         run(grid, context, settings, archive)
     except VanebError as error:
-        Archive(folder).keep_outcome({"error": str(error)})
+        Archive(folder).keep_failure(str(error))
         log.error("%s", error)
     except Exception as error:
-        Archive(folder).keep_outcome({"error": f"unexpected {type(error).__name__}; the log has the details"})
+        Archive(folder).keep_failure(f"unexpected {type(error).__name__}; the log has the details")
         raise
 
 

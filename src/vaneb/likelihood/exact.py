@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
-from vaneb.likelihood import exact_kernels, exact_laplace, exact_quadrature
+from vaneb.likelihood import exact_kernels, exact_laplace
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
 from vaneb.local import losses
@@ -193,25 +193,6 @@ class ExactLikelihood:
 
         list(map_blocks(block, self.n_clients, self._block))
         return Components(mean, covariance)
-
-    def marginal(self, mean: Array, root: Array) -> tuple[Array, Array, Array]:
-        """log f_k (K,) under the population N(mean, root root'), by adaptive Gauss-Hermite quadrature.
-
-        And the sums over clients of its gradients in ``mean`` (d,) and ``root`` (d, q).
-        """
-        log_density = np.empty(self.n_clients)
-        atom_t, constant = _transposed(mean[None]), self.constant
-        root, rule = np.ascontiguousarray(root), exact_quadrature.product_rule()
-
-        def block(part: slice) -> tuple[Array, Array]:
-            slope, root_slope = np.empty(self.dimension), np.empty(root.shape)
-            given = self._rows(part), constant[part], atom_t, self._search(root, part), rule
-            exact_quadrature.marginal(*given, log_density[part], slope, root_slope)
-            return slope, root_slope
-
-        parts = list(map_blocks(block, self.n_clients, self._block))
-        slope, root_slope = (np.sum(sums, axis=0) for sums in zip(*parts, strict=True))
-        return log_density, slope, root_slope
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         part = replace(self, rows=self.rows.take(rows), fits=self.fits.take(rows))

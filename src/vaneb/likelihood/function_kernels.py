@@ -29,17 +29,11 @@ import numpy as np
 from numba import njit
 
 from vaneb.likelihood.kernels import REORDER
-from vaneb.local.vector_math import exp, log
+from vaneb.vector_math import exponentials, log
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 #: Pivots are kept above this, so that a strip with a singular client stays finite for the others.
 SMALLEST = 1e-280
-
-
-@njit(cache=True, nogil=True)
-def _exponentials(numbers):
-    for k in range(numbers.shape[0]):
-        numbers[k] = exp(numbers[k])
 
 
 @njit(cache=True, nogil=True)
@@ -162,7 +156,7 @@ def add_strip(x_t, n, atoms, where, precision, gradient, spread, share, value, c
     entry = np.empty(count)
     for q in range(len(where)):
         j, r = where[q], share[q]
-        _exponentials(r)
+        exponentials(r, count, r)
         _factor(precision[q], n, 0.0, lower, inverse)
         for i in range(d):
             for c in range(d):

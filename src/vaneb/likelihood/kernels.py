@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numba import njit
 
-from vaneb.local.vector_math import exp
+from vaneb.vector_math import exponentials
 
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
 SKIP = -28.0
@@ -74,13 +74,6 @@ def log_likelihood_full(x, precision, constant, atoms_t, out):
         _full_row(x[k], precision[k], constant[k], atoms_t, out[k])
 
 
-@njit(cache=True, nogil=True)
-def _exponentials(log_share, count):
-    """log_share <- exp(log_share).  Apart from the sums: their reordering would break ``exp``'s rounding."""
-    for k in range(count):
-        log_share[k] = exp(log_share[k])
-
-
 @njit(cache=True, nogil=True, fastmath=REORDER)
 def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
     """Sums over clients for a diagonal precision: value, gradient, outer, information (diagonal).
@@ -114,7 +107,7 @@ def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
                 top = max(top, share[k])
             if top < floor:
                 continue
-            _exponentials(share, count)
+            exponentials(share, count, share)
             total = 0.0
             for k in range(count):
                 total += share[k]
@@ -168,7 +161,7 @@ def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
                 top = max(top, share[k])
             if top < floor:
                 continue
-            _exponentials(share, count)
+            exponentials(share, count, share)
             total = 0.0
             for k in range(count):
                 total += share[k]

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from vaneb.likelihood.kernels import REORDER, STRIP
-from vaneb.local.vector_math import exp, log
+from vaneb.vector_math import exponentials, log
 
 EVERY = 8
 
@@ -23,12 +23,6 @@ EVERY = 8
 def _subtract_half_logs(row, product, count):
     for k in range(count):
         row[k] -= 0.5 * log(product[k])
-
-
-@njit(cache=True, nogil=True)
-def _exponentials(log_share, count):
-    for k in range(count):
-        log_share[k] = exp(log_share[k])
 
 
 @njit(cache=True, nogil=True)
@@ -123,7 +117,7 @@ def ascent_shared(x_t, inverse_n, constant, variance, slope, spread, floor, atom
                 top = max(top, share[k])
             if top < floor:
                 continue
-            _exponentials(share, count)
+            exponentials(share, count, share)
             total = 0.0
             for k in range(count):
                 total += share[k]

@@ -28,7 +28,7 @@ from math import log as scalar_log
 
 from numba import njit
 
-from vaneb.local.vector_math import exp, log
+from vaneb.vector_math import exp, log
 
 GAUSSIAN, BINOMIAL, POISSON, GAMMA, NEGATIVE_BINOMIAL, HUBER, SOFTMAX = range(7)
 

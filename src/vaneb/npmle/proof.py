@@ -23,7 +23,7 @@ from numba import njit
 
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.local.vector_math import exp
+from vaneb.vector_math import exp
 
 #: Pairs of client and cell that a proof may take, about three seconds' work.
 MOST_PAIRS = 1e8

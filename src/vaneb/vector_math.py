@@ -90,3 +90,18 @@ def log(x):
     # The integer e as a float without a (scalar) conversion instruction: the rounding trick backwards.
     whole = _as_float(_as_bits(ROUNDER) + e) - ROUNDER
     return whole * LN2_HIGH + (whole * LN2_LOW + 2.0 * (s + s * q * p))
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def exponentials(numbers, count, out):
+    """out_k = exp(numbers_k) for k < count; ``out`` may be ``numbers`` itself.
+
+    A function of its own, which callers that let the compiler reorder sums must use: reordering would break
+    the rounding in ``exp``, and what is compiled takes over its caller's ``fastmath`` unless it says its own.
+    Copied first and changed in place, since a loop over two arrays that may be one
+    does not become vector instructions.
+    """
+    for k in range(count):
+        out[k] = numbers[k]
+    for k in range(count):
+        out[k] = exp(out[k])

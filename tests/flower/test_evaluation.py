@@ -16,8 +16,9 @@ from vaneb import VANEB
 from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
-from vaneb.flower.evaluation import RemoteLikelihood, algorithm_1, fit_remote, run_evaluation
+from vaneb.flower.evaluation import algorithm_1, fit_remote, run_evaluation
 from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.remote import RemoteLikelihood
 from vaneb.flower.secure import Scale, from_vector, levels_for, run_secure, secure_sum, to_vector
 from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
@@ -205,8 +206,9 @@ def test_secure_sums_arrive_masked_and_add_up(tmp_path):
         node: to_vector(own_sums(here.take(slice(k, k + 1)), atoms, weights), scale)
         for k, node in enumerate(grid.nodes)
     }
-    total, count = secure_sum(Line(grid, 20.0), _context(), tuple(grid.nodes), atoms, weights, 1)
-    assert count == 5
+    line = Line(grid, 20.0)
+    total, count, lost = secure_sum(line, _context(), tuple(grid.nodes), atoms, weights, 1)
+    assert (count, lost) == (5, {})
     step = 2 / levels_for(5)
     np.testing.assert_allclose(total, sum(parts.values()), atol=5 * step)
     from flwr.common import bytes_to_ndarray
@@ -249,11 +251,12 @@ def test_a_failure_under_secure_aggregation_tells_nothing(tmp_path):
     grid = federation(tmp_path, settings, 5)
     path = Path(grid.nodes[1000].node_config["data"])
     path.write_text(path.read_text() + "0.5,-31415.9265\n")
-    total, count = secure_sum(
+    total, count, lost = secure_sum(
         Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1
     )
     # The others' masks are lifted without it.
     assert count == 4
+    assert lost == {1000: "its client app raised an error that it did not handle"}
     assert np.isfinite(total).all()
     assert "31415" in (tmp_path / "c0" / "errors.log").read_text()
     for reply in grid.errors:

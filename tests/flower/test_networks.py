@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +14,20 @@ pytest.importorskip("flwr")
 pytest.importorskip("torch", reason="networks need torch: pip install 'vaneb[nn]'")
 
 import torch
+from flwr.app import Message
 
-from flower.loopback import LoopbackGrid, Node
-from vaneb.fl.config import config_from
+from flower.loopback import LoopbackGrid, Node, content_of
+from vaneb import InvalidOption
+from vaneb.fl.checkpoint import StageFolder
+from vaneb.fl.config import Config, config_from
 from vaneb.fl.data import load_images
-from vaneb.fl.experiment import federate_setting, run_experiment
-from vaneb.fl.trees import leaves, load_tree
-from vaneb.flower import networks
+from vaneb.fl.engine import Seat, personalised_jobs
+from vaneb.fl.experiment import federate_setting, model_of, run_experiment
+from vaneb.fl.methods import build_method
+from vaneb.fl.trees import load_tree
+from vaneb.fl.workbench import Workbench
+from vaneb.fl.workers import one_torch_thread
+from vaneb.flower import network_client, networks, wire
 from vaneb.flower.archive import Archive
 from vaneb.flower.exchange import Line
 from vaneb.flower.settings import Settings
@@ -43,7 +53,6 @@ epochs = 2
 atoms = 3
 iterations = 3
 every = 2
-{more}
 """
 
 
@@ -52,76 +61,162 @@ def images():
     return load_images("digits", None)
 
 
-@pytest.mark.parametrize(
-    ("method", "more"),
-    [
-        ("fedavg", ""),
-        ("vaneb_ft_direct", ""),
-        ("vaneb_head_coordinate", ""),
-        # A method with something to keep at the client: its head.
-        ("fedper", "# keeps states"),
-    ],
-)
-def test_the_same_heads_as_in_process(tmp_path, monkeypatch, images, method, more):
-    text = EXPERIMENT.format(method=method, more=more)
-    import tomllib
-
+def federation(folder: Path, method: str, images) -> tuple[LoopbackGrid, Config]:
+    """Four clients with a folder of images each."""
+    text = EXPERIMENT.format(method=method)
     config = config_from(tomllib.loads(text))
-    run_experiment(config, tmp_path / "engine", images=images, keep_client_states=True)
-    settings = Settings(mode="network", experiment=text, method=method, nodes=4, wait=0.1, timeout=60.0)
     data = federate_setting(config, images)
+    settings = Settings(mode="network", experiment=text, method=method, nodes=4, wait=0.1, timeout=2.0)
     nodes = {}
     for k in range(4):
-        networks.write_client(data, k, tmp_path / f"images{k}")
-        where = {"data": str(tmp_path / f"images{k}"), "folder": str(tmp_path / f"c{k}"), "client": f"c{k}"}
+        network_client.write_client(data, k, folder / f"images{k}")
+        where = {"data": str(folder / f"images{k}"), "folder": str(folder / f"c{k}"), "client": f"c{k}"}
         nodes[50 + k] = Node(where, name=f"c{k}")
-    grid = LoopbackGrid(nodes, settings)
-    # A client is restarted before every task: nothing that it needs is in memory alone.
-    genuine = networks.run_task
+    return LoopbackGrid(nodes, settings), config
+
+
+def run(grid: LoopbackGrid, folder: Path) -> dict:
+    archive = Archive.open(folder / "server", grid.settings)
+    return networks.run_networks(Line(grid, grid.settings.timeout), grid.settings, archive)
+
+
+def engines_networks(config: Config, images, folder: Path) -> list[dict]:
+    """Every client's personalised network, by the engine in one process."""
+    run_experiment(config, folder, images=images, keep_client_states=True)
+    method = build_method(config.methods[0], config)
+    stage, seat = method.stages[-1], Seat(config.seed, len(method.stages) - 1)
+    # The last of the stages that the engine has run.
+    stages = sorted((folder / "stages").glob("*/stage.json"), key=lambda path: path.stat().st_mtime_ns)
+    last = StageFolder(stages[-1].parent)
+    bench = Workbench(model_of(config), federate_setting(config, images))
+    algorithm = bench.algorithm(stage.algorithm, stage.options)
+    jobs = personalised_jobs("evaluate", stage, algorithm, last.read(), range(4), last, seat)
+    with one_torch_thread():
+        return [bench.personalized(task, message) for task, message in jobs]
+
+
+METHODS = ["fedavg", "vaneb_ft_direct", "vaneb_ft_coordinate", "vaneb_head_direct", "vaneb_head_coordinate"]
+
+
+@pytest.mark.parametrize("method", [*METHODS, "vaneb_la_smooth", "fedper"])
+def test_every_client_has_the_network_that_the_engine_gives_it(tmp_path, monkeypatch, images, method):
+    """The last two keep something at the client between its update and its result: its own head."""
+    grid, config = federation(tmp_path, method, images)
+    genuine = network_client.run_task
 
     def restarted(*arguments):
-        networks._bench.cache_clear()
+        """A client is restarted before every task: nothing that it needs is in memory alone."""
+        network_client._bench.cache_clear()
         return genuine(*arguments)
 
-    monkeypatch.setattr(networks, "run_task", restarted)
-    outcome = networks.run_networks(Line(grid, 60.0), settings, Archive.open(tmp_path / "server", settings))
+    monkeypatch.setattr(network_client, "run_task", restarted)
+    outcome = run(grid, tmp_path)
     assert outcome["served"] == ["c0", "c1", "c2", "c3"]
-
-    stages = sorted((tmp_path / "engine" / "stages").glob("*/stage.json"), key=lambda p: p.stat().st_mtime_ns)
-    last = stages[-1].parent
-    manifest = json.loads((last / "manifest.json").read_text())
-    expected = dict(leaves(load_tree(last / manifest["state"])))
-    own = sorted((tmp_path / "server" / "stages").iterdir())[-1]
-    found = dict(leaves(load_tree(own / json.loads((own / "manifest.json").read_text())["state"])))
-    assert expected.keys() == found.keys()
-    for path, value in expected.items():
-        if isinstance(value, torch.Tensor):
-            np.testing.assert_allclose(found[path], value, rtol=1e-4, atol=1e-5)
-    if method.startswith("vaneb"):
-        assert any("heads" in path for path in expected)
-    # Each client has its own network, with the head that the engine would give it.
+    expected = engines_networks(config, images, tmp_path / "engine")
+    heads = []
     for k in range(4):
-        network = load_tree(tmp_path / f"c{k}" / networks.NETWORK)
-        head = next(iter(reversed([value for _, value in leaves(network)])))
-        assert torch.isfinite(head).all()
-    if more:
-        assert list((tmp_path / "c0" / "states").iterdir())
+        found = load_tree(tmp_path / f"c{k}" / network_client.NETWORK)
+        assert found.keys() == expected[k].keys()
+        for name, value in expected[k].items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+        heads.append(found["fc2.weight"])
+    # FedAvg has one network for all, the others one for each.
+    assert torch.equal(heads[0], heads[1]) == (method == "fedavg")
+    assert bool(list((tmp_path / "c0" / "states").iterdir())) == (method in ("vaneb_la_smooth", "fedper"))
+
+
+def test_a_client_can_use_its_network(tmp_path, images):
+    grid, config = federation(tmp_path, "vaneb_ft_direct", images)
+    run(grid, tmp_path)
+    data = federate_setting(config, images)
+    for k in range(4):
+        network = network_client.own_network(tmp_path / f"c{k}")
+        test = data.test(k, "balanced")
+        with torch.no_grad():
+            right = (network.module(test.images).argmax(1) == test.labels).double().mean().item()
+        about = json.loads((tmp_path / f"c{k}" / "result.json").read_text())
+        assert about["client"] == f"c{k}"
+        assert about["accuracy"]["balanced/none"] == pytest.approx(right)
+
+
+def test_a_client_that_falls_silent_is_named_and_the_others_go_on(tmp_path, images):
+    grid, _ = federation(tmp_path, "vaneb_ft_direct", images)
+    asked = 0
+
+    def falls_silent(message, genuine):
+        nonlocal asked
+        asked += 1
+        return genuine(message) if asked < 2 else None
+
+    grid.nodes[52].behave = falls_silent
+    outcome = run(grid, tmp_path)
+    assert outcome["served"] == ["c0", "c1", "c3"]
+    assert outcome["troubles"] == [{"node": "52", "client": "c2", "lost": "no answer within 2 seconds"}]
+    # It is back for the next run: nothing is trained again, and it has its network.
+    grid.nodes[52].behave = None
+    grid.captured.clear()
+    assert run(grid, tmp_path)["served"] == ["c0", "c1", "c2", "c3"]
+    assert len(grid.captured) == 8
+    assert (tmp_path / "c2" / network_client.NETWORK).exists()
+
+
+@pytest.mark.parametrize("change", ["nan", "shape", "another client", "nonsense"])
+def test_a_bad_update_is_refused_by_name(tmp_path, images, change):
+    grid, _ = federation(tmp_path, "fedavg", images)
+
+    def lies(message, genuine):
+        reply = genuine(message)
+        content = content_of(reply)
+        if "tree" not in content:
+            return reply
+        name = "params/fc2.weight"
+        if change == "nan":
+            content["tree"][name] = np.full_like(content["tree"][name], np.nan)
+        elif change == "shape":
+            content["tree"][name] = content["tree"][name][:, :3]
+        elif change == "another client":
+            content["reply"]["written"] = [3]
+        else:
+            content["reply"] = "written"
+        return Message(wire.to_record(content), reply_to=message)
+
+    grid.nodes[51].behave = lies
+    outcome = run(grid, tmp_path)
+    (trouble,) = outcome["troubles"]
+    assert trouble["client"] == "c1"
+    assert trouble["refused"].startswith("update: ")
+
+
+def test_without_authentication_a_client_is_known_by_the_name_it_gives(tmp_path, images):
+    grid, _ = federation(tmp_path, "vaneb_ft_direct", images)
+    for node in grid.nodes.values():
+        node.name = ""
+    run(grid, tmp_path)
+    before = load_tree(tmp_path / "c0" / network_client.NETWORK)
+    # Restarted without a key, it is a new node with the highest id; its number and its head stay.
+    grid.nodes[90] = grid.nodes.pop(50)
+    outcome = run(grid, tmp_path)
+    assert outcome["served"] == ["c0", "c1", "c2", "c3"]
+    after = load_tree(tmp_path / "c0" / network_client.NETWORK)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    # A name that two nodes give is nobody's.
+    grid.nodes[91] = Node(dict(grid.nodes[51].node_config))
+    again = run(grid, tmp_path)
+    assert again["served"] == ["c0", "c2", "c3"]
+    assert {trouble["node"] for trouble in again["troubles"]} == {"51", "91"}
+
+
+def test_a_folder_of_another_method_is_refused(tmp_path, images):
+    grid, _ = federation(tmp_path, "fedavg", images)
+    run(grid, tmp_path)
+    with pytest.raises(InvalidOption, match="another model"):
+        Archive.open(tmp_path / "server", replace(grid.settings, method="fedper"))
 
 
 def test_no_image_leaves_a_client(tmp_path, images):
-    text = EXPERIMENT.format(method="vaneb_ft_direct", more="")
-    import tomllib
-
-    config = config_from(tomllib.loads(text))
+    grid, config = federation(tmp_path, "vaneb_ft_direct", images)
+    run(grid, tmp_path)
     data = federate_setting(config, images)
-    settings = Settings(mode="network", experiment=text, method="vaneb_ft_direct", nodes=4, timeout=60.0)
-    nodes = {}
-    for k in range(4):
-        networks.write_client(data, k, tmp_path / f"images{k}")
-        where = {"data": str(tmp_path / f"images{k}"), "folder": str(tmp_path / f"c{k}"), "client": f"c{k}"}
-        nodes[50 + k] = Node(where, name=f"c{k}")
-    grid = LoopbackGrid(nodes, settings)
-    networks.run_networks(Line(grid, 60.0), settings, Archive.open(tmp_path / "server", settings))
     raw = [
         piece
         for k in range(4)

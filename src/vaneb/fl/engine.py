@@ -174,6 +174,30 @@ def _task(stage: Stage, checkpoint: Checkpoint, clients: Sequence[int], folder: 
     }
 
 
+def personalised_jobs(
+    do: str,
+    stage: Stage,
+    algorithm: Algorithm,
+    checkpoint: Checkpoint,
+    clients: Sequence[int],
+    folder: StageFolder,
+    seat: Seat,
+) -> list[Job]:
+    """One job for each client, to ``do`` something with its personalised network."""
+    state: ServerState = checkpoint.state
+    return [
+        (
+            {
+                "do": do,
+                **_task(stage, checkpoint, [k], folder),
+                "seeds": [seat.generator_seed(_PERSONALIZE, state.round, k)],
+            },
+            algorithm.broadcast(state, k),
+        )
+        for k in clients
+    ]
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Accuracy of every client's personalised network.
@@ -199,16 +223,8 @@ def evaluate(
     on_client: Callable[[], None] | None = None,
 ) -> Evaluation:
     """Personalise every client and test it under both protocols, with each treatment of its label prior."""
-    state: ServerState = checkpoint.state
-    jobs = []
     with one_torch_thread():
-        for k in range(n_clients):
-            task = {
-                "do": "evaluate",
-                **_task(stage, checkpoint, [k], folder),
-                "seeds": [seat.generator_seed(_PERSONALIZE, state.round, k)],
-            }
-            jobs.append((task, algorithm.broadcast(state, k)))
+        jobs = personalised_jobs("evaluate", stage, algorithm, checkpoint, range(n_clients), folder, seat)
         replies = [reply for reply, _ in pool.map(jobs, on_client)]
     accuracy = {
         (protocol, prior): np.array([reply["accuracy"][f"{protocol}/{prior}"] for reply in replies])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaneb.fl.algorithm import Algorithm
+from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData
 from vaneb.fl.label_prior import log_proportions
@@ -77,22 +77,33 @@ class Workbench:
                 written.append(k)
         return {"diverged": diverged, "written": written}, outputs
 
-    def _evaluate(self, task: Task, message: Tree) -> tuple[Task, Tree]:
+    def personalized(self, task: Task, message: Tree) -> Params:
+        """The network that the task's client ends up with."""
         algorithm = self.algorithm(*task["algorithm"])
         (k,), (state,), (seed,) = task["clients"], task["states"], task["seeds"]
-        data = self.data.client(k)
         torch.manual_seed(int(np.random.default_rng(seed).integers(2**62)))
-        params = algorithm.personalize(message, _load_state(state), data, np.random.default_rng(seed))
+        return algorithm.personalize(
+            message, _load_state(state), self.data.client(k), np.random.default_rng(seed)
+        )
+
+    def accuracy(self, client: int, params: Params) -> dict[str, float]:
+        """Share of right labels on the client's test images, by "protocol/prior"."""
+        data = self.data.client(client)
         load_params(self.network, params)
         head = head_matrix(self.network, read_params(self.network, self.network.head_names))
         offset = log_proportions(data.labels, data.n_classes)
         accuracy = {}
         for protocol in PROTOCOLS:
-            test = self.data.test(k, protocol)
+            test = self.data.test(client, protocol)
             scores = features(self.network, test.images) @ head.T
             for prior, sign in PRIORS.items():
                 right = (scores + sign * offset).argmax(1) == test.labels
                 accuracy[f"{protocol}/{prior}"] = right.to(torch.float64).mean().item()
+        return accuracy
+
+    def _evaluate(self, task: Task, message: Tree) -> tuple[Task, Tree]:
+        params = self.personalized(task, message)
+        accuracy = self.accuracy(task["clients"][0], params)
         return {"accuracy": accuracy, "finite": is_finite(params)}, {}
 
 

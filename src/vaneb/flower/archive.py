@@ -3,6 +3,7 @@
 model.json        what the reports and the prior are of
 reports/NODE.npz  one report each, written when it arrives
 prior.json
+clients.json      numbers of the clients (networks)
 delivered/NODE    the prior with which this client was served
 outcome.json      what the last run did
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +73,15 @@ class Archive:
     def mark_delivered(self, node: int, prior: Prior) -> None:
         write_atomically(self.folder / "delivered" / str(node), _mark(prior).encode())
 
+    def numbers(self, names: Iterable[str], count: int) -> dict[str, int]:
+        """A number below ``count`` for each client, the same in every run; late ones take what is free."""
+        path = self.folder / "clients.json"
+        known: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
+        free = sorted(set(range(count)) - set(known.values()))
+        known |= dict(zip((name for name in names if name not in known), free, strict=False))
+        write_atomically(path, json.dumps(known).encode())
+        return known
+
     def keep_outcome(
         self,
         mode: str,
@@ -85,6 +96,7 @@ class Archive:
             "served": sorted(served),
             "troubles": [{"node": str(node), **trouble} for node, trouble in sorted(troubles.items())],
             **about,
+            "cpu_seconds": round(time.process_time(), 3),
             **traffic,
         }
         self._write_outcome(outcome)

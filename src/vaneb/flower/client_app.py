@@ -26,13 +26,13 @@ from flwr.clientapp import ClientApp
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import write_atomically
 from vaneb.flower import client_data, wire
+from vaneb.flower.client_data import RESULT
 from vaneb.flower.exchange import FAILED, TOKEN
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.seam import Likelihood
 
 app = ClientApp()
 
-RESULT = "result.json"
 RELEASED = "released.npz"
 ERRORS = "errors.log"
 #: All that a server is ever told of a failure at the client.
@@ -227,7 +227,7 @@ def secure(message: Message, context: Context) -> Message:
 @guarded
 def network(question: wire.Tree, place: Place) -> dict[str, Any]:
     """One of the engine's tasks, on this client's data and with its own state."""
-    from vaneb.flower.networks import run_task
+    from vaneb.flower.network_client import run_task
 
     return run_task(question, place.settings, place.data, place.folder, place.client)
 

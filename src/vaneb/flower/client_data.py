@@ -19,6 +19,8 @@ from vaneb.reports import Reports
 if TYPE_CHECKING:
     import pandas as pd
 
+#: The file in which a client finds its result.
+RESULT = "result.json"
 #: Name of a column that rows are given to make them one client's.
 CLIENT = "__client__"
 

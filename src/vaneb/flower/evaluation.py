@@ -1,30 +1,25 @@
-"""Evaluation at the client: the server sends atoms, and covariance functions or rows never leave a client.
-
-``RemoteLikelihood`` is the likelihood of clients that are elsewhere: every question of a solver is an
-exchange, which each client answers for itself.  Solvers do not know the difference, so that any of them runs
-over a network, and finds what it would find with all clients in one place.
-"""
+"""Evaluation at the client: the server sends atoms, and covariance functions or rows never leave a client."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
 from vaneb.flower.claims import check_array
 from vaneb.flower.client_data import LocalModel
-from vaneb.flower.exchange import Line, Lost, wait_for_nodes
+from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.one_shot import FEWEST, results_of
+from vaneb.flower.remote import RemoteLikelihood
+from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
-from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.pseudo_em import MOST_ATOMS
 from vaneb.npmle.support import completed_estimates, covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
@@ -75,158 +70,48 @@ def own_posterior(question: Tree, client: str, likelihood: Likelihood, model: Lo
 # ---------------------------------------------------------------- at the server
 
 
-@dataclass(frozen=True)
-class RemoteLikelihood:
-    """K clients behind a line, as a solver sees them.
-
-    Parameters
-    ----------
-    nodes : where the clients are.
-    names : of the d parameters.
-    spread : Gamma, or None.
-    local : estimate, precision and peak of each client, asked for once and shared with parts.
-    """
-
-    line: Line
-    nodes: tuple[int, ...]
-    names: tuple[str, ...]
-    spread: Array | None = None
-    local: dict[str, dict[int, Tree]] = field(default_factory=dict)
-
-    @property
-    def cheap(self) -> bool:
-        """Never: a pair of client and atom is a message."""
-        return False
-
-    @property
-    def n_clients(self) -> int:
-        return len(self.nodes)
-
-    @property
-    def dimension(self) -> int:
-        return len(self.names)
-
-    def log_likelihood(self, atoms: Array) -> Array:
-        answers = self._ask({"kind": "log_likelihood", "atoms": atoms})
-        return self._stack(answers, "values", (len(atoms),))
-
-    def ascent(
-        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
-        question = {"kind": "ascent", "atoms": atoms, "frozen": frozen, "curvature": curvature}
-        own = {node: {"log_weight": float(log_weights[k])} for k, node in enumerate(self.nodes)}
-        answers = self._ask(question, own)
-        m, d = atoms.shape
-        diagonal = _shape(answers, "information") == (m, d)
-        information = self._stack(answers, "information", (m, d) if diagonal else (m, d, d))
-        outer = self._stack(answers, "outer", (m, d, d)).sum(axis=0) if curvature else None
-        value = self._stack(answers, "value", (m,)).sum(axis=0)
-        return Ascent(
-            value, self._stack(answers, "gradient", (m, d)).sum(axis=0), outer, information.sum(axis=0)
-        )
-
-    def sums(self, atoms: Array, weights: Array) -> Sums:
-        """What a step of pseudo-EM needs, in one exchange."""
-        m, d = atoms.shape
-        answers = self._ask({"kind": "sums", "atoms": atoms, "weights": weights})
-        shapes: dict[str, tuple[int, ...]] = {"share": (m,), "gradient": (m, d), "information": (m, d, d)}
-        total = {key: self._stack(answers, key, shape).sum(axis=0) for key, shape in shapes.items()}
-        return Sums(float(self._stack(answers, "log_density", ()).sum()), **total)
-
-    def components(self, atoms: Array) -> Components:
-        m, d = atoms.shape
-        if self.spread is None:
-            return Components(atoms[None], np.zeros((1, 1, d, d)))
-        answers = self._ask({"kind": "components", "atoms": atoms})
-        mean = self._stack(answers, "mean", (m, d))
-        shared = _shape(answers, "covariance")[:1] == (1,)
-        return Components(mean, self._stack(answers, "covariance", (1 if shared else m, d, d)))
-
-    def take(self, rows: NDArray[np.intp] | slice) -> RemoteLikelihood:
-        return replace(self, nodes=tuple(np.asarray(self.nodes, dtype=np.uint64)[rows].tolist()))
-
-    def smoothed(self, spread: Array | None) -> RemoteLikelihood:
-        return replace(self, spread=None if spread is None or not spread.any() else spread)
-
-    def peak(self) -> Array:
-        return self._stack(self._local(), "peak", (1,))[:, 0]
-
-    def local_estimates(self) -> Array:
-        return self._stack(self._local(), "estimate", (self.dimension,))
-
-    def local_precision(self) -> Array:
-        d = self.dimension
-        answers = self._local()
-        diagonal = _shape(answers, "precision") == (d,)
-        return self._stack(answers, "precision", (d,) if diagonal else (d, d))
-
-    def _local(self) -> dict[int, Tree]:
-        """Each client's own point, its precision and its peak under the present spread."""
-        key = "" if self.spread is None else self.spread.tobytes().hex()
-        known = self.local.setdefault(key, {})
-        missing = tuple(node for node in self.nodes if node not in known)
-        if missing:
-            known.update(replace(self, nodes=missing)._ask({"kind": "local"}))
-        return {node: known[node] for node in self.nodes}
-
-    def _ask(
-        self, question: Mapping[str, Any], own: Mapping[int, Mapping[str, Any]] | None = None
-    ) -> dict[int, Tree]:
-        with_spread = {**question, **({} if self.spread is None else {"spread": self.spread})}
-        return self.line.ask_all(
-            "evaluate", {node: {**with_spread, **(own or {}).get(node, {})} for node in self.nodes}
-        )
-
-    def _stack(self, answers: dict[int, Tree], key: str, shape: tuple[int, ...]) -> Array:
-        """(K, *shape) in the order of ``nodes``; ``Lost`` names clients that sent something else."""
-        parts, bad = [], {}
-        for node in self.nodes:
-            try:
-                parts.append(check_array(answers[node].get(key), shape, key))
-            except InvalidReport as error:
-                bad[node] = str(error)
-        if bad:
-            raise Lost(bad)
-        return np.stack(parts)
-
-
-def _shape(answers: dict[int, Tree], key: str) -> tuple[int, ...]:
-    """The shape that the first of the answers has."""
-    return np.asarray(next(iter(answers.values())).get(key)).shape
-
-
 def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
-    """Fit without reports, then let every client find its own posterior.
+    """Fit without reports, then let every client find its own posterior."""
+    return run_at_clients(line, settings, archive, lambda roll: fit_who_stays(line, settings, roll))
 
-    A client that is lost on the way is left out and the fit begins again without it.
-    """
-    registered = wait_for_nodes(line.grid, settings.nodes, settings.wait)
-    troubles: dict[int, dict[str, str]] = {}
+
+def run_at_clients(
+    line: Line, settings: Settings, archive: Archive, fit: Callable[[Roll], Prior]
+) -> dict[str, Any]:
+    """The saved prior, or the one that ``fit`` finds; then every client finds its own posterior."""
+    roll = call_roll(line.grid, settings.nodes, settings.wait)
     prior = None if settings.refit else archive.prior()
     fitted, began = prior is None, time.process_time()
-    nodes = tuple(registered)
-    while prior is None:
-        if len(nodes) < FEWEST:
-            raise InvalidReport(f"clients: {len(nodes)} left, but a population needs {FEWEST}.")
-        try:
-            prior = fit_remote(line, nodes, settings)
-        except Lost as error:
-            for node, reason in error.reasons.items():
-                troubles[node] = {"client": registered[node] or str(node), "lost": reason}
-            nodes = tuple(node for node in nodes if node not in error.reasons)
-        else:
-            archive.keep_prior(prior)
+    if prior is None:
+        prior = fit(roll)
+        archive.keep_prior(prior)
     seconds = time.process_time() - began
-    served = personalise_all(line, archive, prior, registered, troubles)
+    served = personalise_all(line, archive, prior, roll)
     return archive.keep_outcome(
         settings.mode,
         served,
-        troubles,
+        roll.troubles,
         line.traffic.summary(),
         fitted=fitted,
         clients=prior.clients,
         atoms=len(prior.weights),
         fit_cpu_seconds=round(seconds, 3),
+    )
+
+
+def fit_who_stays(line: Line, settings: Settings, roll: Roll) -> Prior:
+    """The prior; a client that is lost on the way is left out, and the fit begins again without it."""
+    nodes = tuple(roll.names)
+    while len(nodes) >= FEWEST:
+        try:
+            return fit_remote(line, nodes, settings)
+        except Lost as error:
+            for node, reason in error.reasons.items():
+                roll.lose(node, reason)
+            nodes = tuple(node for node in nodes if node not in error.reasons)
+    raise InvalidReport(
+        f"clients: {len(nodes)} left, but a population needs {FEWEST}. Start more clients, "
+        "or give them more time (--wait, --timeout)."
     )
 
 
@@ -288,20 +173,13 @@ def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[s
     return common[0]
 
 
-def personalise_all(
-    line: Line,
-    archive: Archive,
-    prior: Prior,
-    registered: dict[int, str],
-    troubles: dict[int, dict[str, str]],
-) -> list[str]:
+def personalise_all(line: Line, archive: Archive, prior: Prior, roll: Roll) -> list[str]:
     """Send the prior; every client keeps its own posterior and tells only that it has."""
     done = archive.delivered(prior)
     content = prior.to_wire()
-    for answer in line.ask("personalise", {n: {"prior": content} for n in registered if n not in done}):
-        if answer.content is None:
-            trouble = {"client": registered[answer.node] or str(answer.node), "lost": answer.reason}
-            troubles.setdefault(answer.node, trouble)
-        else:
+    for answer in line.ask("personalise", {n: {"prior": content} for n in roll.names if n not in done}):
+        if answer.content is not None:
             archive.mark_delivered(answer.node, prior)
-    return sorted(registered[node] or str(node) for node in archive.delivered(prior) if node in registered)
+        elif answer.node not in roll.troubles:
+            roll.lose(answer.node, answer.reason)
+    return sorted(roll.name(node) for node in archive.delivered(prior) if node in roll.names)

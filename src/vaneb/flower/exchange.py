@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vaneb.errors import InvalidReport, VanebError
@@ -57,21 +57,32 @@ class Answer:
 
 
 @dataclass
-class Traffic:
-    """Messages and bytes, counted as they pass."""
+class Count:
+    """Messages of one kind, and the bytes of their contents as Flower writes them."""
 
-    exchanges: int = 0
     messages: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
+
+
+@dataclass
+class Traffic:
+    """What has passed, counted by kind of message."""
+
+    kinds: dict[str, Count] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
+    def of(self, kind: str) -> Count:
+        return self.kinds.setdefault(kind, Count())
+
     def summary(self) -> dict[str, Any]:
+        counts = self.kinds.values()
         return {
-            "exchanges": self.exchanges,
-            "messages": self.messages,
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
+            "exchanges": len(self.seconds),
+            "messages": sum(count.messages for count in counts),
+            "bytes_down": sum(count.bytes_down for count in counts),
+            "bytes_up": sum(count.bytes_up for count in counts),
+            "by_kind": {kind: asdict(count) for kind, count in self.kinds.items()},
             "seconds_exchanging": round(sum(self.seconds), 3),
             "seconds_by_exchange": [round(seconds, 3) for seconds in self.seconds[:10]],
         }
@@ -86,41 +97,35 @@ class Line:
     traffic: Traffic = field(default_factory=Traffic)
     token: Callable[[], str] = lambda: secrets.token_hex(16)
 
-    def ask(self, kind: str, questions: Mapping[int, Mapping[str, Any]]) -> Iterator[Answer]:
-        """Answers to ``questions`` (by node), as they arrive; one for every node."""
-        from flwr.app import Message
+    def exchange(self, kind: str, messages: Sequence[Message]) -> Iterator[tuple[int, Message | str]]:
+        """Send ``messages``, one to a node, and yield every node with its reply as it arrives.
 
-        if not questions:
-            return
-        began = time.monotonic()
-        token = self.token()
-        messages = [
-            Message(
-                wire.to_record({**question, TOKEN: token}),
-                dst_node_id=node,
-                message_type=f"query.{kind}",
-                ttl=self.timeout,
-            )
-            for node, question in questions.items()
-        ]
-        self.traffic.exchanges += 1
-        self.traffic.messages += len(messages)
-        self.traffic.bytes_down += sum(wire.size_of(message.content) for message in messages)
+        In place of a reply that does not come there is the reason.
+        """
+        began, count = time.monotonic(), self.traffic.of(kind)
+        for message in messages:
+            # Nobody should work on a question that nobody waits for.
+            message.metadata.ttl = self.timeout
+            count.messages += 1
+            count.bytes_down += wire.size_of(message.content)
+        nodes = {message.metadata.dst_node_id for message in messages}
         sent = {str(i) for i in self.grid.push_messages(messages) if i is not None}
         waiting = {
             message.metadata.message_id: message.metadata.dst_node_id
             for message in messages
             if message.metadata.message_id in sent
         }
-        for node in questions.keys() - set(waiting.values()):
-            yield Answer(node, None, "the question could not be sent: the node is not there", silent=True)
+        for node in nodes - set(waiting.values()):
+            yield node, "the question could not be sent: the node is not there"
         pause = FIRST_PAUSE
         while waiting:
             replies = list(self.grid.pull_messages(list(waiting)))
             for reply in replies:
                 if reply.metadata.reply_to_message_id in waiting:
-                    node = waiting.pop(reply.metadata.reply_to_message_id)
-                    yield self._answer(node, reply, token)
+                    if reply.has_content():
+                        count.messages += 1
+                        count.bytes_up += wire.size_of(reply.content)
+                    yield waiting.pop(reply.metadata.reply_to_message_id), reply
             left = self.timeout - (time.monotonic() - began)
             if left <= 0:
                 break
@@ -129,7 +134,26 @@ class Line:
                 pause = min(1.5 * pause, LONGEST_PAUSE)
         self.traffic.seconds.append(time.monotonic() - began)
         for node in waiting.values():
-            yield Answer(node, None, f"no answer within {self.timeout:g} seconds", silent=True)
+            yield node, f"no answer within {self.timeout:g} seconds"
+
+    def ask(self, kind: str, questions: Mapping[int, Mapping[str, Any]]) -> Iterator[Answer]:
+        """Answers to ``questions`` (by node), as they arrive; one for every node."""
+        from flwr.app import Message
+
+        if not questions:
+            return
+        token = self.token()
+        messages = [
+            Message(
+                wire.to_record({**question, TOKEN: token}), dst_node_id=node, message_type=f"query.{kind}"
+            )
+            for node, question in questions.items()
+        ]
+        for node, reply in self.exchange(kind, messages):
+            if isinstance(reply, str):
+                yield Answer(node, None, reply, silent=True)
+            else:
+                yield _answer(node, reply, token)
 
     def ask_all(self, kind: str, questions: Mapping[int, Mapping[str, Any]]) -> dict[int, wire.Tree]:
         """Answers of all nodes; ``Lost`` names those that gave none."""
@@ -144,33 +168,22 @@ class Line:
             raise Lost(reasons)
         return answers
 
-    def _answer(self, node: int, reply: Message, token: str) -> Answer:
-        if reply.has_error():
-            code = reply.error.code
-            return Answer(node, None, ERRORS.get(code, f"Flower's error {code}"), silent=code in SILENT)
-        self.traffic.messages += 1
-        self.traffic.bytes_up += wire.size_of(reply.content)
-        try:
-            content = wire.from_record(reply.content)
-        except InvalidReport as error:
-            return Answer(node, None, str(error))
-        if content.pop(TOKEN, None) != token:
-            return Answer(node, None, "answer: belongs to another exchange (an old answer sent again?).")
-        if FAILED in content:
-            return Answer(node, None, f"client: {str(content[FAILED])[:100]}")
-        return Answer(node, content)
+
+def _answer(node: int, reply: Message, token: str) -> Answer:
+    """What is in a reply: an answer to the question of this token, or the reason why it is none."""
+    if reply.has_error():
+        return Answer(node, None, error_of(reply), silent=reply.error.code in SILENT)
+    try:
+        content = wire.from_record(reply.content)
+    except InvalidReport as error:
+        return Answer(node, None, str(error))
+    if content.pop(TOKEN, None) != token:
+        return Answer(node, None, "answer: belongs to another exchange (an old answer sent again?).")
+    if FAILED in content:
+        return Answer(node, None, f"client: {str(content[FAILED])[:100]}")
+    return Answer(node, content)
 
 
-def wait_for_nodes(
-    grid: Grid, wanted: int, seconds: float, known: Callable[[int], bool] = lambda node: True
-) -> dict[int, str]:
-    """Nodes and the names they are registered under ("" without authentication), once ``wanted`` are there.
-
-    Returns with fewer when the time is up; the caller decides whether they are enough.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        nodes = {int(node.node_id): str(node.name) for node in grid.get_nodes() if known(int(node.node_id))}
-        if len(nodes) >= wanted or time.monotonic() >= deadline:
-            return dict(sorted(nodes.items()))
-        time.sleep(0.5)
+def error_of(reply: Message) -> str:
+    """What Flower's error means, in our words."""
+    return ERRORS.get(reply.error.code, f"Flower's error {reply.error.code}")

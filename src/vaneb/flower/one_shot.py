@@ -13,7 +13,8 @@ from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
 from vaneb.flower.claims import Claim, consistent, read_claim
-from vaneb.flower.exchange import Line, wait_for_nodes
+from vaneb.flower.exchange import Line
+from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
 from vaneb.posterior import Posterior
 from vaneb.prior import Prior
@@ -29,23 +30,23 @@ ENTRIES = 20_000_000
 
 def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """One run; returns what it did, which is in the archive too."""
-    registered = wait_for_nodes(line.grid, settings.nodes, settings.wait)
+    roll = call_roll(line.grid, settings.nodes, settings.wait)
     prior = None if settings.refit else archive.prior()
-    claims, troubles = _collect(line, settings, archive, registered)
-    accepted, refused = consistent(claims, _parameters(settings, prior), _earlier(archive, registered))
+    claims = _collect(line, archive, roll)
+    accepted, refused = consistent(claims, _parameters(settings, prior), _earlier(archive, roll))
     for node, reason in refused.items():
-        troubles[node] = {"client": registered.get(node) or str(node), "refused": reason}
+        roll.refuse(node, reason)
         archive.forget_report(node)
     began, fitted = time.process_time(), False
     if prior is None:
         prior, fitted = _fit(accepted, settings), True
         archive.keep_prior(prior)
     fit_seconds = time.process_time() - began
-    served = _deliver(line, archive, prior, accepted, registered, troubles)
+    served = _deliver(line, archive, prior, accepted, roll)
     return archive.keep_outcome(
         settings.mode,
         served,
-        troubles,
+        roll.troubles,
         line.traffic.summary(),
         fitted=fitted,
         clients=len(accepted),
@@ -54,38 +55,34 @@ def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, A
     )
 
 
-def _collect(
-    line: Line, settings: Settings, archive: Archive, registered: dict[int, str]
-) -> tuple[dict[int, Claim], dict[int, dict[str, str]]]:
+def _collect(line: Line, archive: Archive, roll: Roll) -> dict[int, Claim]:
     """Reports that are saved already, and those of the nodes that have none, saved as they arrive."""
     claims: dict[int, Claim] = {}
-    troubles: dict[int, dict[str, str]] = {}
     for node, content in archive.reports().items():
         try:
-            claims[node] = read_claim(node, registered.get(node, ""), content)
+            claims[node] = read_claim(node, roll.names.get(node, ""), content)
         except InvalidReport:  # saved under other rules, such as another name: ask again
             archive.forget_report(node)
-    for answer in line.ask("report", {node: {} for node in registered if node not in claims}):
-        name = registered[answer.node] or str(answer.node)
+    for answer in line.ask("report", {node: {} for node in roll.names if node not in claims}):
         if answer.content is None:
-            troubles[answer.node] = {"client": name, "lost" if answer.silent else "refused": answer.reason}
+            (roll.lose if answer.silent else roll.refuse)(answer.node, answer.reason)
             continue
         try:
-            claims[answer.node] = read_claim(answer.node, registered[answer.node], answer.content)
+            claims[answer.node] = read_claim(answer.node, roll.names[answer.node], answer.content)
         except InvalidReport as error:
-            troubles[answer.node] = {"client": name, "refused": str(error)}
+            roll.refuse(answer.node, str(error))
         else:
             archive.keep_report(answer.node, answer.content)
-    return claims, troubles
+    return claims
 
 
-def _earlier(archive: Archive, registered: dict[int, str]) -> dict[str, int]:
+def _earlier(archive: Archive, roll: Roll) -> dict[str, int]:
     """Names that are bound: to the node that is registered under them, or that was served before."""
     delivered = {int(path.name) for path in (archive.folder / "delivered").iterdir()}
     bound = {
         str(content["report"]["id"]): node for node, content in archive.reports().items() if node in delivered
     }
-    return bound | {name: node for node, name in registered.items() if name}
+    return bound | {name: node for node, name in roll.names.items() if name}
 
 
 def _parameters(settings: Settings, prior: Prior | None) -> tuple[str, ...]:
@@ -114,18 +111,11 @@ def _stacked(accepted: dict[int, Claim]) -> Reports:
     return Reports.from_clients([claim.report for claim in claims], claims[0].names)
 
 
-def _deliver(
-    line: Line,
-    archive: Archive,
-    prior: Prior,
-    accepted: dict[int, Claim],
-    registered: dict[int, str],
-    troubles: dict[int, dict[str, str]],
-) -> list[str]:
+def _deliver(line: Line, archive: Archive, prior: Prior, accepted: dict[int, Claim], roll: Roll) -> list[str]:
     """Send every client that is there its own posterior; returns the ids of all that have it."""
     done = archive.delivered(prior)
     served = [claim.report.id for node, claim in accepted.items() if node in done]
-    pending = [node for node in accepted if node in registered and node not in done]
+    pending = [node for node in accepted if node in roll.names and node not in done]
     if not pending:
         return served
     claims = [accepted[node] for node in pending]
@@ -136,12 +126,12 @@ def _deliver(
         posterior = VANEB.from_prior(prior).personalize(Reports.from_clients(part, claims[0].names))
         results |= dict(zip(pending[first : first + size], results_of(posterior), strict=True))
     for answer in line.ask("deliver", results):
+        client = accepted[answer.node].report.id
         if answer.content is None:
-            name = accepted[answer.node].report.id
-            troubles[answer.node] = {"client": name, "lost": f"result not delivered: {answer.reason}"}
+            roll.lose(answer.node, f"result not delivered: {answer.reason}", client=client)
         else:
             archive.mark_delivered(answer.node, prior)
-            served.append(accepted[answer.node].report.id)
+            served.append(client)
     return served
 
 

@@ -15,7 +15,8 @@ Atoms start as an even cover of a public box, since no client tells its estimate
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,9 +24,9 @@ from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
 from vaneb.flower.archive import Archive
-from vaneb.flower.evaluation import described, personalise_all
-from vaneb.flower.exchange import Line, Lost, wait_for_nodes
-from vaneb.flower.one_shot import FEWEST
+from vaneb.flower.evaluation import described, run_at_clients
+from vaneb.flower.exchange import Line, Lost, error_of
+from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
 from vaneb.likelihood.seam import Array, Likelihood
@@ -33,14 +34,16 @@ from vaneb.prior import Prior
 from vaneb.sums import Sums, em_step, own_sums
 
 if TYPE_CHECKING:
-    from flwr.app import Context
+    from flwr.app import Context, Message
 
 #: Of |log f_k| / n_parameters' worth of density; a client beyond it is clipped, which the fit survives.
 LARGEST_LOG_DENSITY = 1e3
 #: Bits of the whole numbers that are added; those of one client's number are what K clients leave of them.
 MODULUS_BITS = 32
-#: Shares of a client's secret that suffice to lift its mask when it is lost.
+#: Share of the clients that must stay to the end, so that the masks of the others can be lifted.
 THRESHOLD = 0.67
+#: A sum over two tells each of them the other's part.
+SMALLEST_SUM = 3
 
 
 class Scale(NamedTuple):
@@ -84,15 +87,52 @@ def from_vector(total: NDArray[np.float64], m: int, d: int, scale: Scale) -> Sum
     )
 
 
+def shares_needed(clients: int) -> int:
+    """Clients that must stay to the end, which clients check too: a smaller sum is never unmasked."""
+    return max(SMALLEST_SUM, round(THRESHOLD * clients))
+
+
 def levels_for(clients: int) -> int:
     """2^b levels of one client's number, so that the sum of ``clients`` of them does not overflow."""
     return 1 << (MODULUS_BITS - 1 - int(np.ceil(np.log2(clients + 1))))
 
 
+@dataclass(frozen=True)
+class WatchedGrid:
+    """What Flower's workflow sends through: counted by stage, and whoever does not answer is noted."""
+
+    line: Line
+    lost: dict[int, str] = field(default_factory=dict)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Replies that are no errors; the time is that of the line."""
+        from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+
+        questions = list(messages)
+        stage = questions[0].content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
+        replies = []
+        for node, reply in self.line.exchange(f"secure {stage!s}", questions):
+            if isinstance(reply, str):
+                self.lost[node] = reply
+            elif reply.has_error():
+                self.lost[node] = error_of(reply)
+            else:
+                replies.append(reply)
+        return replies
+
+
+class SecureSum(NamedTuple):
+    """The sum of the clients' vectors, how many are in it, and who was lost on the way."""
+
+    total: NDArray[np.float64]
+    clients: int
+    lost: dict[int, str]
+
+
 def secure_sum(
     line: Line, context: Context, nodes: tuple[int, ...], atoms: Array, weights: Array, number: int
-) -> tuple[NDArray[np.float64], int]:
-    """Sum of the clients' vectors by SecAgg+, and how many clients are in it."""
+) -> SecureSum:
+    """The sum by SecAgg+, in four exchanges; ``Lost`` if too few clients are left at the end."""
     from flwr.app import ConfigRecord
     from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
     from flwr.compat.common import recorddict_compat as compat
@@ -121,25 +161,19 @@ def secure_sum(
     legacy = LegacyContext(context=context, strategy=Collect())
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: number})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(question, True)
-    began = time.monotonic()
+    watched = WatchedGrid(line)
     SecAggPlusWorkflow(
         num_shares=1.0,
-        reconstruction_threshold=THRESHOLD,
+        reconstruction_threshold=shares_needed(len(nodes)),
         max_weight=1.0,
         clipping_range=1.0,
         quantization_range=levels_for(len(nodes)),
         modulus_range=1 << MODULUS_BITS,
         timeout=line.timeout,
-    )(line.grid, legacy)
-    line.traffic.exchanges += 4
-    line.traffic.messages += 8 * len(nodes)
-    line.traffic.seconds.append(time.monotonic() - began)
+    )(watched, legacy)  # type: ignore[arg-type]
     if not found:
-        raise InvalidReport(
-            "secure aggregation: too few clients took part to the end. A lost client's mask can be lifted "
-            f"only while {THRESHOLD:.0%} of the others are there."
-        )
-    return found[0]
+        raise Lost(watched.lost)
+    return SecureSum(*found[0], watched.lost)
 
 
 def answer_secure(content: Any, likelihood: Likelihood, settings: Settings) -> Any:
@@ -157,52 +191,47 @@ def answer_secure(content: Any, likelihood: Likelihood, settings: Settings) -> A
 
 def run_secure(line: Line, context: Context, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Pseudo-EM on sums; then every client finds its own posterior."""
-    registered = wait_for_nodes(line.grid, settings.nodes, settings.wait)
-    troubles: dict[int, dict[str, str]] = {}
-    prior = None if settings.refit else archive.prior()
-    fitted, began = prior is None, time.process_time()
-    if prior is None:
-        prior = _fit(line, context, settings, tuple(registered), registered, troubles)
-        archive.keep_prior(prior)
-    seconds = time.process_time() - began
-    served = personalise_all(line, archive, prior, registered, troubles)
-    return archive.keep_outcome(
-        settings.mode,
-        served,
-        troubles,
-        line.traffic.summary(),
-        fitted=fitted,
-        clients=prior.clients,
-        atoms=len(prior.weights),
-        fit_cpu_seconds=round(seconds, 3),
-    )
+    return run_at_clients(line, settings, archive, lambda roll: fit_sums(line, context, settings, roll))
 
 
-def _fit(
-    line: Line,
-    context: Context,
-    settings: Settings,
-    nodes: tuple[int, ...],
-    registered: dict[int, str],
-    troubles: dict[int, dict[str, str]],
-) -> Prior:
+def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Prior:
+    """The prior from sums; a client that is lost on the way is named, and the fit goes on without it."""
+    nodes = tuple(roll.names)
+
+    def left_of(lost: dict[int, str]) -> tuple[int, ...]:
+        for node, reason in lost.items():
+            roll.lose(node, reason)
+        left = tuple(node for node in nodes if node not in lost)
+        if len(left) < SMALLEST_SUM:
+            raise InvalidReport(
+                f"secure aggregation: {len(left)} clients left, but a sum over fewer than {SMALLEST_SUM} "
+                f"hides nobody. Start more clients. {roll.told()}"
+            )
+        return left
+
+    nodes = left_of({})
     try:
         names = described(line, nodes, settings)
     except Lost as error:
-        for node, reason in error.reasons.items():
-            troubles[node] = {"client": registered[node] or str(node), "lost": reason}
-        nodes = tuple(node for node in nodes if node not in error.reasons)
+        nodes = left_of(error.reasons)
         names = described(line, nodes, settings)
-    # A sum over two tells each of them the other's part.
-    if len(nodes) < FEWEST + 1:
-        raise InvalidReport(f"clients: {len(nodes)}, but a sum over fewer than three hides nobody.")
     lower, upper = box_of(settings)
     if len(lower) != len(names):
-        raise InvalidReport(f"lower, upper: {len(lower)} numbers for {len(names)} parameters.")
+        raise InvalidReport(
+            f"lower, upper: {len(lower)} numbers for {len(names)} parameters ({', '.join(names[:6])})."
+        )
     scale, atoms = Scale.of(settings), cover(lower, upper, settings.atoms, settings.seed)
     weights = np.full(len(atoms), 1 / len(atoms))
-    for number in range(settings.iterations):
-        total, _ = secure_sum(line, context, nodes, atoms, weights, number + 1)
+    number = 0
+    while number < settings.iterations:
+        try:
+            found = secure_sum(line, context, nodes, atoms, weights, number + 1)
+        except Lost as error:
+            # Too few for the masks that were shared out: once more, among those that are left.
+            nodes = left_of(error.reasons)
+            continue
+        nodes = left_of(found.lost)
         m, d = atoms.shape
-        atoms, weights = em_step(from_vector(total, m, d, scale), atoms)
+        atoms, weights = em_step(from_vector(found.total, m, d, scale), atoms)
+        number += 1
     return Prior(atoms, weights, None, names, len(nodes))

@@ -145,5 +145,6 @@ class Settings:
     def model_key(self) -> dict[str, Any]:
         """What saved reports and a saved prior depend on."""
         names = ("mode", "formula", "family", "offset", "form", "dispersion", "likelihood", "parameters")
+        network = ("experiment", "method")
         private = ("epsilon", "delta", "radius", "centre", "se_low", "se_high")
-        return {name: getattr(self, name) for name in (*names, *private)}
+        return {name: getattr(self, name) for name in (*names, *network, *private)}

@@ -92,21 +92,10 @@ def from_record(record: RecordDict) -> Tree:
 
 
 def size_of(record: RecordDict) -> int:
-    """Bytes of a message's content."""
-    arrays = sum(len(array.data) for part in record.array_records.values() for array in part.values())
-    texts = sum(
-        len(value) if isinstance(value, str | bytes) else 8
-        for part in record.config_records.values()
-        for value in part.values()
-        if not isinstance(value, list)
-    )
-    lists = sum(
-        sum(len(item) if isinstance(item, str | bytes) else 8 for item in value)
-        for part in record.config_records.values()
-        for value in part.values()
-        if isinstance(value, list)
-    )
-    return arrays + texts + lists
+    """Bytes of a message's content as Flower writes it: what a node pulls or pushes, without headers."""
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    return sum(len(part.deflate()) for part in get_all_nested_objects(record).values())
 
 
 def save(path: Path, tree: Mapping[str, Any]) -> None:

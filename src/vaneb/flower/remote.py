@@ -1,0 +1,142 @@
+"""The likelihood of clients that are elsewhere: every question of a solver is an exchange.
+
+Each client answers for itself, from its covariance function or its rows, neither of which leaves it.  Solvers
+do not know the difference, so that any of them runs over a network, and finds what it would find with all
+clients in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidReport
+from vaneb.flower.claims import check_array
+from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.wire import Tree
+from vaneb.likelihood.seam import Array, Ascent, Components
+from vaneb.sums import Sums
+
+
+@dataclass(frozen=True)
+class RemoteLikelihood:
+    """K clients behind a line, as a solver sees them.
+
+    Parameters
+    ----------
+    nodes : where the clients are.
+    names : of the d parameters.
+    spread : Gamma, or None.
+    local : estimate, precision and peak of each client, asked for once and shared with parts.
+    """
+
+    line: Line
+    nodes: tuple[int, ...]
+    names: tuple[str, ...]
+    spread: Array | None = None
+    local: dict[str, dict[int, Tree]] = field(default_factory=dict)
+
+    @property
+    def cheap(self) -> bool:
+        """Never: a pair of client and atom is a message."""
+        return False
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def dimension(self) -> int:
+        return len(self.names)
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        answers = self._ask({"kind": "log_likelihood", "atoms": atoms})
+        return self._stack(answers, "values", (len(atoms),))
+
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
+        question = {"kind": "ascent", "atoms": atoms, "frozen": frozen, "curvature": curvature}
+        own = {node: {"log_weight": float(log_weights[k])} for k, node in enumerate(self.nodes)}
+        answers = self._ask(question, own)
+        m, d = atoms.shape
+        diagonal = _shape(answers, "information") == (m, d)
+        information = self._stack(answers, "information", (m, d) if diagonal else (m, d, d))
+        outer = self._stack(answers, "outer", (m, d, d)).sum(axis=0) if curvature else None
+        value = self._stack(answers, "value", (m,)).sum(axis=0)
+        return Ascent(
+            value, self._stack(answers, "gradient", (m, d)).sum(axis=0), outer, information.sum(axis=0)
+        )
+
+    def sums(self, atoms: Array, weights: Array) -> Sums:
+        """What a step of pseudo-EM needs, in one exchange."""
+        m, d = atoms.shape
+        answers = self._ask({"kind": "sums", "atoms": atoms, "weights": weights})
+        shapes: dict[str, tuple[int, ...]] = {"share": (m,), "gradient": (m, d), "information": (m, d, d)}
+        total = {key: self._stack(answers, key, shape).sum(axis=0) for key, shape in shapes.items()}
+        return Sums(float(self._stack(answers, "log_density", ()).sum()), **total)
+
+    def components(self, atoms: Array) -> Components:
+        m, d = atoms.shape
+        if self.spread is None:
+            return Components(atoms[None], np.zeros((1, 1, d, d)))
+        answers = self._ask({"kind": "components", "atoms": atoms})
+        mean = self._stack(answers, "mean", (m, d))
+        shared = _shape(answers, "covariance")[:1] == (1,)
+        return Components(mean, self._stack(answers, "covariance", (1 if shared else m, d, d)))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> RemoteLikelihood:
+        return replace(self, nodes=tuple(np.asarray(self.nodes, dtype=np.uint64)[rows].tolist()))
+
+    def smoothed(self, spread: Array | None) -> RemoteLikelihood:
+        return replace(self, spread=None if spread is None or not spread.any() else spread)
+
+    def peak(self) -> Array:
+        return self._stack(self._local(), "peak", (1,))[:, 0]
+
+    def local_estimates(self) -> Array:
+        return self._stack(self._local(), "estimate", (self.dimension,))
+
+    def local_precision(self) -> Array:
+        d = self.dimension
+        answers = self._local()
+        diagonal = _shape(answers, "precision") == (d,)
+        return self._stack(answers, "precision", (d,) if diagonal else (d, d))
+
+    def _local(self) -> dict[int, Tree]:
+        """Each client's own point, its precision and its peak under the present spread."""
+        key = "" if self.spread is None else self.spread.tobytes().hex()
+        known = self.local.setdefault(key, {})
+        missing = tuple(node for node in self.nodes if node not in known)
+        if missing:
+            known.update(replace(self, nodes=missing)._ask({"kind": "local"}))
+        return {node: known[node] for node in self.nodes}
+
+    def _ask(
+        self, question: Mapping[str, Any], own: Mapping[int, Mapping[str, Any]] | None = None
+    ) -> dict[int, Tree]:
+        with_spread = {**question, **({} if self.spread is None else {"spread": self.spread})}
+        return self.line.ask_all(
+            "evaluate", {node: {**with_spread, **(own or {}).get(node, {})} for node in self.nodes}
+        )
+
+    def _stack(self, answers: dict[int, Tree], key: str, shape: tuple[int, ...]) -> Array:
+        """(K, *shape) in the order of ``nodes``; ``Lost`` names clients that sent something else."""
+        parts, bad = [], {}
+        for node in self.nodes:
+            try:
+                parts.append(check_array(answers[node].get(key), shape, key))
+            except InvalidReport as error:
+                bad[node] = str(error)
+        if bad:
+            raise Lost(bad)
+        return np.stack(parts)
+
+
+def _shape(answers: dict[int, Tree], key: str) -> tuple[int, ...]:
+    """The shape that the first of the answers has."""
+    return np.asarray(next(iter(answers.values())).get(key)).shape

@@ -1,0 +1,61 @@
+"""Who takes part in a run: the nodes that are there, their names, and who was lost or refused, and why."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+
+@dataclass
+class Roll:
+    """Nodes by id.
+
+    Parameters
+    ----------
+    names : the name that a node is registered under; "" without authentication.
+    troubles : what went wrong, by node: the client's name, and "lost" or "refused" with the reason.
+    """
+
+    names: dict[int, str]
+    troubles: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def name(self, node: int) -> str:
+        """What to call a node."""
+        return self.names.get(node) or str(node)
+
+    def lose(self, node: int, reason: str, *, client: str = "") -> None:
+        """No answer came from this node."""
+        self.troubles[node] = {"client": client or self.name(node), "lost": reason}
+
+    def refuse(self, node: int, reason: str) -> None:
+        """An answer came, and cannot be used."""
+        self.troubles[node] = {"client": self.name(node), "refused": reason}
+
+    def told(self) -> str:
+        """All troubles in one line."""
+        return "; ".join(
+            f"{trouble['client']}: {trouble.get('lost') or trouble.get('refused')}"
+            for trouble in self.troubles.values()
+        )
+
+
+def nodes_there(grid: Grid) -> dict[int, str]:
+    """Nodes that the SuperLink holds to be there now, and their names."""
+    return {int(node.node_id): str(node.name) for node in grid.get_nodes()}
+
+
+def call_roll(grid: Grid, wanted: int, seconds: float) -> Roll:
+    """The nodes, once ``wanted`` of them are there.
+
+    Returns with fewer when the time is up; the caller decides whether they are enough.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        names = nodes_there(grid)
+        if len(names) >= wanted or time.monotonic() >= deadline:
+            return Roll(dict(sorted(names.items())))
+        time.sleep(0.5)

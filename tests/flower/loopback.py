@@ -135,5 +135,10 @@ def federation(
     return LoopbackGrid(nodes, settings)
 
 
+def bytes_of(message: Message) -> bytes:
+    """All bytes of a message, as Flower writes them."""
+    return b"".join(part.deflate() for part in get_all_nested_objects(message).values())
+
+
 def content_of(message: Message) -> wire.Tree:
     return wire.from_record(message.content)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from vaneb import ClientReport, InvalidReport
 from vaneb.covariance import ConstantDiagonal, ConstantFull, by_name
@@ -28,6 +28,15 @@ def same(left, right) -> bool:
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         return np.array_equal(np.asarray(left), np.asarray(right))
     return left == right
+
+
+def test_small_messages_are_one_record_and_large_ones_are_cut_by_flower():
+    small, large = ({"values": np.arange(n, dtype=np.float64)} for n in (10, 200_000))
+    assert list(wire.to_record(small)) == ["tree"]
+    record = wire.to_record(large)
+    assert list(record) == ["tree", "large"]
+    assert same(wire.from_record(record), large)
+    assert wire.size_of(record) < 8 * 200_000 + 2000
 
 
 def test_messages_and_files_keep_every_bit(tmp_path):
@@ -54,25 +63,30 @@ def test_a_report_arrives_as_it_was_sent(covariance):
     np.testing.assert_array_equal(arrived.covariance.precision(points), covariance.precision(points))
 
 
+def forged(text, data=b"") -> RecordDict:
+    return RecordDict({"tree": ConfigRecord({"json": text, "data": data})})
+
+
 @pytest.mark.parametrize(
     "record",
     [
         RecordDict(),
-        RecordDict({"text": ConfigRecord({"json": 3})}),
-        RecordDict({"text": ConfigRecord({"json": "{"})}),
-        RecordDict({"text": ConfigRecord({"json": "[1]"})}),
-        RecordDict({"text": ConfigRecord({"json": '{"a": {"$array": "0"}}'})}),
-        RecordDict({"text": ConfigRecord({"json": '{"a": {"$array": {}}}'})}),
-        RecordDict({"text": ConfigRecord({"json": "[" * 100_000})}),
-        RecordDict({"text": MetricRecord({"json": 1.0})}),
-        RecordDict(
-            {
-                "text": ConfigRecord({"json": "{}"}),
-                "arrays": ArrayRecord({"0": Array("float64", (3,), "numpy.ndarray", b"\x80pickle")}),
-            }
-        ),
+        forged(3),
+        forged("{", b""),
+        forged("[1]"),
+        forged("{}", "text"),
+        forged("{}", b"left over"),
+        forged('{"a": {"$array": ["<f8", [2]]}}', bytes(15)),
+        forged('{"a": {"$array": ["<f8", [-1]]}}', bytes(8)),
+        forged('{"a": {"$array": ["|O", [1]]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", [4611686018427387904, 4]]}}', bytes(8)),
+        forged('{"a": {"$array": {}}}'),
+        forged('{"a": {"$array": 1}}'),
+        forged("[" * 100_000),
+        RecordDict({"tree": MetricRecord({"json": 1.0})}),
+        RecordDict({"tree": ConfigRecord({"json": "{}"}), "large": ArrayRecord()}),
     ],
-    ids=range(9),
+    ids=range(15),
 )
 def test_anything_else_is_refused(record):
     with pytest.raises(InvalidReport, match="message"):

@@ -1,13 +1,17 @@
 """Trees of numbers and text as Flower's records and as files.
 
-A tree is a nested dictionary.  Its numeric arrays (and lists of numbers) travel as raw float64 or int64
-bytes, everything else as one JSON text that says where the arrays belong.  Nothing is ever pickled.
+A tree is a nested dictionary.  Its numeric arrays (and lists of numbers) travel as raw bytes, one after the
+other, everything else as one JSON text that says where the arrays belong.  Nothing is ever pickled.
+
+Flower moves a message in parts, with several requests to the server's database for each, so a message has as
+few parts as may be: everything in one record, unless that would be large.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +29,23 @@ Tree = dict[str, Any]
 ARRAY = "$array"
 #: Shorter lists stay in the text.
 FEWEST = 4
+#: More bytes than this travel as an array of Flower's, which it cuts into chunks.
+LARGE = 1 << 20
+#: What Flower calls the form of such an array.
+RAW = "vaneb.bytes"
 
 
-def split(tree: Mapping[str, Any]) -> tuple[str, dict[str, NDArray[Any]]]:
-    """JSON text and arrays by name; inverse of ``join``."""
-    arrays: dict[str, NDArray[Any]] = {}
+def split(tree: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
+    """JSON text and arrays; inverse of ``join``."""
+    arrays: list[NDArray[Any]] = []
 
     def walk(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {str(key): walk(inner) for key, inner in value.items()}
         array = _as_array(value)
         if array is not None:
-            name = str(len(arrays))
-            arrays[name] = np.ascontiguousarray(array)
-            return {ARRAY: name}
+            arrays.append(np.ascontiguousarray(array))
+            return {ARRAY: [array.dtype.str, list(array.shape)]}
         if isinstance(value, list | tuple):
             return [walk(inner) for inner in value]
         return value.item() if isinstance(value, np.generic) else value
@@ -46,13 +53,26 @@ def split(tree: Mapping[str, Any]) -> tuple[str, dict[str, NDArray[Any]]]:
     return json.dumps(walk(tree)), arrays
 
 
-def join(text: str, arrays: Mapping[str, NDArray[Any]]) -> Tree:
-    """The tree that ``split`` took apart; ``InvalidReport`` for anything else."""
+def join(text: str, data: bytes) -> Tree:
+    """The tree that ``split`` took apart, from its text and the bytes of its arrays.
+
+    ``InvalidReport`` for anything else.
+    """
+    place = 0
+
+    def array(about: Any) -> NDArray[Any]:
+        nonlocal place
+        kind, shape = np.dtype(str(about[0])), tuple(int(size) for size in about[1])
+        if kind.kind not in "iufb" or min(shape, default=0) < 0:
+            raise ValueError
+        values = np.frombuffer(data, kind, math.prod(shape), place).reshape(shape)
+        place += values.nbytes
+        return values
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):
             if value.keys() == {ARRAY}:
-                return arrays[value[ARRAY]]
+                return array(value[ARRAY])
             return {key: walk(inner) for key, inner in value.items()}
         if isinstance(value, list):
             return [walk(inner) for inner in value]
@@ -60,10 +80,12 @@ def join(text: str, arrays: Mapping[str, NDArray[Any]]) -> Tree:
 
     try:
         tree = walk(json.loads(text))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
         raise InvalidReport("message: its text is not what this version writes.") from None
     if not isinstance(tree, dict):
         raise InvalidReport("message: its text is not an object.")
+    if place != len(data):
+        raise InvalidReport(f"message: has {len(data)} bytes of arrays, its text speaks of {place}.")
     return tree
 
 
@@ -72,23 +94,29 @@ def to_record(tree: Mapping[str, Any]) -> RecordDict:
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     text, arrays = split(tree)
-    record = RecordDict({"text": ConfigRecord({"json": text})})
-    if arrays:
-        record["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-    return record
+    data = _packed(arrays)
+    if len(data) <= LARGE:
+        return RecordDict({"tree": ConfigRecord({"json": text, "data": data})})
+    large = Array("uint8", (len(data),), RAW, data)
+    return RecordDict({"tree": ConfigRecord({"json": text}), "large": ArrayRecord({"data": large})})
 
 
 def from_record(record: RecordDict) -> Tree:
     """Inverse of ``to_record``; ``InvalidReport`` for anything that is not one, whatever it is."""
     try:
-        text = record.config_records["text"]["json"]
-        found: Mapping[str, Any] = record.array_records.get("arrays", {})
-        arrays = {str(name): array.numpy() for name, array in found.items()}
+        content = record.config_records["tree"]
+        text = content["json"]
+        large = record.array_records.get("large")
+        data = content["data"] if large is None else large["data"].data
     except Exception:  # bytes from outside: any of a dozen kinds of error
-        raise InvalidReport("message: not one of ours (no text, or arrays that cannot be read).") from None
-    if not isinstance(text, str):
-        raise InvalidReport("message: its text is not text.")
-    return join(text, arrays)
+        raise InvalidReport("message: not one of ours (no text, or no arrays).") from None
+    if not isinstance(text, str) or not isinstance(data, bytes):
+        raise InvalidReport("message: its text is not text, or its arrays are no bytes.")
+    return join(text, data)
+
+
+def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
+    return b"".join(array.tobytes() for array in arrays)
 
 
 def size_of(record: RecordDict) -> int:
@@ -101,22 +129,21 @@ def size_of(record: RecordDict) -> int:
 def save(path: Path, tree: Mapping[str, Any]) -> None:
     """Write a tree as an npz file, whole or not at all."""
     text, arrays = split(tree)
+    written, data = (np.frombuffer(part, np.uint8) for part in (text.encode(), _packed(arrays)))
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        entries = {"json": np.frombuffer(text.encode(), dtype=np.uint8)}
-        np.savez(file, allow_pickle=False, **entries, **{f"array_{k}": a for k, a in arrays.items()})  # type: ignore[arg-type]
+        np.savez(file, json=written, data=data)
 
 
 def load(path: Path) -> Tree:
     """Inverse of ``save``."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name.removeprefix("array_"): file[name] for name in file.files if name != "json"}
-            text = file["json"].tobytes().decode()
+            text, data = file["json"].tobytes().decode(), file["data"].tobytes()
     except FileNotFoundError:
         raise
     except Exception:
         raise InvalidReport(f"{path}: cannot be read. Remove it to ask for its content again.") from None
-    return join(text, arrays)
+    return join(text, data)
 
 
 def _as_array(value: Any) -> NDArray[Any] | None:

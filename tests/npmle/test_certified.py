@@ -11,8 +11,8 @@ from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.npmle import certified as module
-from vaneb.npmle.ascent import client_log_weights, climb
-from vaneb.npmle.certificate import certify
+from vaneb.npmle.ascent import client_log_weights, climb, gap_and_one
+from vaneb.npmle.certificate import certify, important
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, log_mixture
 from vaneb.npmle.support import covering_subset, distinct, merged
@@ -353,6 +353,27 @@ def test_a_start_that_was_given_is_used() -> None:
 
 
 # ---------------------------------------------------------------- the pieces
+
+
+def test_the_clients_that_matter_give_the_same_gap_on_average() -> None:
+    likelihood = diagonal_problem(4_000, 2, seed=19)
+    apart = np.argmax(np.abs(likelihood.estimates).sum(axis=1))
+    grid = np.stack(np.meshgrid(*2 * [np.linspace(-4, 4, 9)]), axis=-1).reshape(-1, 2)
+    log_weights = client_log_weights(log_mixture(likelihood, grid, np.full(81, 1 / 81)))
+    points = np.concatenate([likelihood.estimates[[apart]], np.zeros((1, 2)), np.ones((1, 2))])
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(40):
+        part, weights = important(likelihood, log_weights, 400, rng)
+        assert 300 < part.n_clients < 500
+        assert (part.estimates == likelihood.estimates[apart]).all(axis=1).any()
+        found.append(gap_and_one(part, points, weights))
+    whole = likelihood.ascent(points, log_weights).value
+    assert_allclose(gap_and_one(likelihood, points, log_weights), whole, rtol=1e-12)
+    error = np.std(found, axis=0) / np.sqrt(len(found))
+    assert (np.abs(np.mean(found, axis=0) - whole) <= 4 * error).all()
+    # all that is high in the tails is there: no more than a percent of it is left to chance
+    assert error[0] <= 0.01 * whole[0]
 
 
 def test_climbs_end_at_local_maxima() -> None:

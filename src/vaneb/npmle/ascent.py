@@ -1,9 +1,11 @@
 """Climbing the gap: local maxima of D(G, .) from many starting points at once.
 
 D(G, theta) + 1 = sum_k exp(log u_k + l_k(theta)) with u_k = 1 / (K f_k) is a mixture of the clients'
-likelihoods.  From each start we take Newton steps where the mixture is concave and, where it is not, the
-step information^{-1} gradient (the EM step of a mode search, which climbs for Gaussian reports whatever
-its length), halved as long as it fails to climb.  The gradient is the exact heteroskedastic score.
+likelihoods.  Near an optimal prior D is almost flat along the curves on which the clients lie and steep
+across them, so steps are Newton's in the directions in which the mixture is curved, and long but limited ones
+in those in which it is not; a step that fails to climb is cut, and followed by the step
+information^{-1} gradient (the EM step of a mode search, which climbs for Gaussian reports whatever its
+length).  The gradient is the exact heteroskedastic score.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import sum_blocks
 from vaneb.likelihood.seam import Array, Ascent, Likelihood
 from vaneb.npmle.support import distinct
 from vaneb.semidefinite import unit_diagonal
@@ -24,8 +27,10 @@ RIDGE = 1e-10
 #: Climbs this close, in local standard errors, after so many steps go on as one, where a step costs more than
 #: comparing them.
 TOGETHER, COMPARED_AFTER, MANY_CLIENTS = 0.05, (4, 8, 16, 32), 1_000
-#: A curvature below this share of the information counts as flat; other steps grow up to LONGEST-fold.
-FLAT, LONGEST = 0.005, 64.0
+#: A curvature below this share of the information counts as this much.
+FLAT = 0.005
+#: Local standard errors that a step may take, if the EM step is not longer.
+REACH = 3.0
 
 
 class Maxima(NamedTuple):
@@ -46,6 +51,17 @@ class Maxima(NamedTuple):
 def client_log_weights(log_density: Array) -> Array:
     """log u_k = -log K - log f_k."""
     return -np.log(len(log_density)) - log_density
+
+
+def gap_and_one(likelihood: Likelihood, points: Array, log_weights: Array) -> Array:
+    """D + 1 at ``points`` (m, d): (m,), without its derivatives."""
+
+    def block(rows: slice) -> tuple[Array]:
+        terms = likelihood.take(rows).log_likelihood(points)
+        terms += log_weights[rows, None]
+        return (np.exp(terms, out=terms).sum(axis=0),)
+
+    return sum_blocks(block, likelihood.n_clients)[0]
 
 
 def climb(
@@ -70,19 +86,20 @@ def climb(
     scale = _normalised(sums)
     gap = sums.value - 1
     cautious = np.zeros(len(points), dtype=bool)
-    move, newton = _direction(sums, cautious)
     alone = np.ones(len(points), dtype=bool)
     for taken in range(steps):
         if keep is not None and taken in COMPARED_AFTER and likelihood.n_clients >= MANY_CLIENTS:
             alone = _alone(points, _normalised(sums), gap, alone, keep)
             done |= ~alone
-        # A Newton step promises half of this and then the top; the other kind promises this and then more.
-        promise = np.einsum("mi,mi->m", sums.gradient, move)
-        done |= promise <= np.where(newton, gain, 0.01 * gain)
         live = np.flatnonzero(~done)
+        move = _direction(_rows(sums, live), cautious[live])
+        # A Newton step promises half of this.
+        going_on = np.einsum("mi,mi->m", sums.gradient[live], move) > gain
+        done[live[~going_on]] = True
+        live, move = live[going_on], move[going_on]
         if len(live) == 0:
             break
-        trial = points[live] + length[live, None] * move[live]
+        trial = points[live] + length[live, None] * move
         if box is not None:
             trial = np.clip(trial, *box)
             done[live[(trial == points[live]).all(axis=1)]] = True
@@ -90,16 +107,16 @@ def climb(
         climbed = ahead.value >= sums.value[live] * (1 - 1e-12)
         better, worse = live[climbed], live[~climbed]
         points[better] = trial[climbed]
-        sums = _merged(sums, ahead, better, climbed)
+        for before, after in zip(sums, ahead, strict=True):
+            assert before is not None  # curvature is asked for
+            assert after is not None
+            before[better] = after[climbed]
         gap[better] = ahead.value[climbed] - 1
-        # On a long ridge steps that keep climbing grow; a step that fails is cut, and the next is cautious.
-        length[better] = np.minimum(2 * length[better], LONGEST)
+        length[better] = np.minimum(2 * length[better], 1.0)
         length[worse] *= 0.25
         done[worse[length[worse] < 1e-4]] = True
         cautious[better] = False
         cautious[worse] = True
-        move, newton = _direction(sums, cautious)
-        length[newton] = np.minimum(length[newton], 1.0)
     scale = np.where(sums.value[:, None, None] > 0, _normalised(sums), scale)
     return Maxima(points[alone], gap[alone], scale[alone], len(points), box)
 
@@ -113,15 +130,9 @@ def _alone(points: Array, scale: Array, gap: Array, among: NDArray[np.bool_], ke
     return alone
 
 
-def _merged(old: Ascent, new: Ascent, where: NDArray[np.intp], chosen: NDArray[np.bool_]) -> Ascent:
-    """``old`` with the rows ``where`` taken from the ``chosen`` rows of ``new``."""
-    parts = []
-    for before, after in zip(old, new, strict=True):
-        assert after is not None  # climbing asks for curvature
-        merged = np.array(before)
-        merged[where] = after[chosen]
-        parts.append(merged)
-    return Ascent(*parts)
+def _rows(sums: Ascent, rows: NDArray[np.intp]) -> Ascent:
+    assert sums.outer is not None  # climbing asks for curvature
+    return Ascent(sums.value[rows], sums.gradient[rows], sums.outer[rows], sums.information[rows])
 
 
 def _as_matrices(information: Array) -> Array:
@@ -134,15 +145,22 @@ def _normalised(sums: Ascent) -> Array:
     return _as_matrices(sums.information) / np.maximum(sums.value, 1e-300)[:, None, None]
 
 
-def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
-    """Newton's step where the Hessian is negative definite, else information^{-1} gradient; and where."""
+def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
+    """Newton's steps (m, d) with every curvature made positive; EM steps where ``cautious``."""
     assert sums.outer is not None
     unit, scale = unit_diagonal(_as_matrices(sums.information))
     unit = unit + RIDGE * np.eye(unit.shape[1])
-    curvature = unit - sums.outer / scale[:, :, None] / scale[:, None, :]
-    # Far from a maximum Newton's step may be far too long: a Hessian that is nearly flat is not trusted.
-    convex = np.linalg.eigvalsh(curvature)[:, 0] > FLAT * np.linalg.eigvalsh(unit)[:, 0]
-    newton = convex & ~cautious
-    matrix = np.where(newton[:, None, None], curvature, unit)
-    step = np.linalg.solve(matrix, (sums.gradient / scale)[:, :, None])[:, :, 0]
-    return np.asarray(step / scale, dtype=np.float64), newton
+    # In units in which the information is the identity: curvatures <= 1, far below zero far from all maxima.
+    whitening = np.linalg.inv(np.linalg.cholesky(unit)) / scale[:, None, :]
+    gradient = whitening @ sums.gradient[:, :, None]
+    spread = whitening @ sums.outer @ np.swapaxes(whitening, 1, 2)
+    curvature, axes = np.linalg.eigh(np.eye(unit.shape[1]) - spread)
+    step = np.swapaxes(axes, 1, 2) @ gradient
+    step = axes @ (step / np.clip(np.abs(curvature), FLAT, 1.0)[:, :, None])
+    # Lengths in standard errors of the average client that matters here.
+    unit_length = np.sqrt(np.maximum(sums.value, 1e-300))
+    longest = np.maximum(REACH * unit_length, np.linalg.norm(gradient[:, :, 0], axis=1))
+    length = np.linalg.norm(step[:, :, 0], axis=1)
+    step *= (longest / np.maximum(length, longest))[:, None, None]
+    step = np.where(cautious[:, None, None], gradient, step)
+    return np.asarray((np.swapaxes(whitening, 1, 2) @ step)[:, :, 0], dtype=np.float64)

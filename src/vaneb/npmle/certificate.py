@@ -6,7 +6,7 @@ import numpy as np
 
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.ascent import TOGETHER, Maxima, client_log_weights, climb
+from vaneb.npmle.ascent import TOGETHER, Maxima, client_log_weights, climb, gap_and_one
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.npmle.starts import starting_points
 from vaneb.npmle.support import crossings, distinct
@@ -27,6 +27,8 @@ REACH = 6.0
 #: Clients that first looks are taken at, where there are more than twice as many: the first rounds of a fit,
 #: and the climbs that show which of many starting points are worth a climb on everyone.
 FIRST_LOOK = 20_000
+#: With that many there are so many more points in the tails to look at, at a cost that does not grow.
+IF_MANY = 5
 #: Effort of the search that a certificate rests on.
 THOROUGH = 3.0
 
@@ -73,11 +75,13 @@ def search(
     *,
     tol: float,
     effort: float = 1.0,
+    coarse: bool = False,
 ) -> Maxima:
     """Local maxima of D climbed to from the atoms and from the best of a random set of candidates.
 
     ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be; what a
-    certificate rests on (more than one) is scaled up where clients are few and D costs little.
+    certificate rests on (more than one) is scaled up where clients are few and D costs little.  ``coarse``:
+    climb the D of the clients that matter most.
     """
     if effort > 1:
         effort *= float(np.clip((FEW_CLIENTS / likelihood.n_clients) ** 0.5, 1.0, 4.0))
@@ -86,16 +90,20 @@ def search(
     # A client that the prior does not explain at all has an infinite D; a huge one is enough to climb.
     log_weights = np.minimum(client_log_weights(log_density), LARGEST_LOG - peak)
     # Half of the points looked at are the clients that the prior explains worst, half are random.
-    half = int(effort * LOOKED_AT) // 2
+    half = int(effort * LOOKED_AT * (IF_MANY if likelihood.n_clients > 2 * FIRST_LOOK else 1)) // 2
     worst = np.argsort(log_density - peak, kind="stable")[:half]
     looked_at = [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
     # Crossings far from the estimates are common where precisions are full, rare where they are diagonal.
     if effort > 1 and (likelihood.local_precision().ndim == 3 or likelihood.n_clients <= FEW_CLIENTS):
         looked_at.append(crossings(likelihood, worst, half, rng))
-    starts = []
-    part, part_weights = _part(likelihood, log_weights, rng)
+    starts, box = [], region(likelihood, candidates)
+    if coarse:
+        likelihood, log_weights = important(likelihood, log_weights, part_size(likelihood.n_clients), rng)
+    part, part_weights = likelihood, log_weights
+    if likelihood.n_clients > 2 * FIRST_LOOK:
+        part, part_weights = important(likelihood, log_weights, FIRST_LOOK, rng)
     for points in looked_at:
-        value = part.ascent(points, part_weights, curvature=False).value
+        value = gap_and_one(part, points, part_weights)
         # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
         count = int(np.clip((value > 1).sum(), effort * CLIMBED, MOST_CLIMBED))
         order = np.argsort(-value, kind="stable")
@@ -104,23 +112,38 @@ def search(
             # The best points are on the slopes of what was found before; maxima that were missed are
             # climbed to from clients that stand apart, where D is low.
             starts.append(points[rng.permutation(order[count:])[: int(effort * CLIMBED)]])
-    others, box = np.concatenate(starts), region(likelihood, candidates)
+    others = np.concatenate(starts)
     count = len(others)
     if part is not likelihood:
         first = climb(part, others, part_weights, steps=STEPS, gain=tol, box=box, keep=0)
         others = first.points[distinct(first.points, first.scale, np.argsort(-first.gap), TOGETHER)]
-        others = others[: int(effort * CLIMBED)]
+        others = others[: max(int(effort * CLIMBED), int((first.gap > 0).sum()))]
     maxima = _climbed(likelihood, atoms, others, log_weights, box, tol, effort)
     return maxima._replace(starts=len(atoms) + count)
 
 
-def _part(likelihood: Likelihood, log_weights: Array, rng: np.random.Generator) -> tuple[Likelihood, Array]:
-    """A random part of many clients, or all, with weights under which D has the same expectation."""
-    n_clients = likelihood.n_clients
-    if n_clients <= 2 * FIRST_LOOK:
-        return likelihood, log_weights
-    rows = np.sort(rng.choice(n_clients, FIRST_LOOK, replace=False))
-    return likelihood.take(rows), log_weights[rows] + np.log(n_clients / FIRST_LOOK)
+def part_size(n_clients: int) -> int:
+    """Clients that the first rounds of a fit look at."""
+    return max(FIRST_LOOK, n_clients // 10)
+
+
+def important(
+    likelihood: Likelihood, log_weights: Array, size: int, rng: np.random.Generator
+) -> tuple[Likelihood, Array]:
+    """About ``size`` of the clients, with weights under which D has the same expectation.
+
+    A client adds to D + 1 hardly more than u_k p_k at its own estimate.  It is drawn with a probability in
+    proportion to that, at most 1: so all clients that the prior explains badly are there, which make the
+    high places of D in the tails, and one in many of the others.
+    """
+    most = np.exp(np.minimum(log_weights + likelihood.peak(), 0.0))  # 1 alone makes D > 0
+    ordered = np.sort(most)[::-1]
+    # Probabilities min(1, c most_k) that sum to ``size``: the j largest are 1, the others share the rest.
+    below = np.cumsum(ordered[::-1])[::-1]
+    certain = int(np.argmax(ordered * (size - np.arange(len(most))) <= below))
+    probability = np.minimum(1.0, most * ((size - certain) / below[certain]))
+    rows = np.flatnonzero(rng.random(len(most)) < probability)
+    return likelihood.take(rows), log_weights[rows] - np.log(probability[rows])
 
 
 def confirmed(

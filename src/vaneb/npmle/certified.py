@@ -10,7 +10,8 @@ The NPMLE is a concave problem over measures.  Each round
 When the largest D is below ``tol``, a wider search confirms it.
 
 For many clients the rounds first run on a random part of them, and on a part of that part: the support found
-there is almost right, and only the last rounds need everyone.
+there is almost right.  Then the weights are solved for everyone, and D is first climbed for those clients
+who make it large; only the last rounds climb the D of all.
 
 In more than a few dimensions the NPMLE would give every client that stands apart an atom of its own,
 thousands of them.  There lone clients get none (``certificate.guarded``), and the first atoms are gathered by
@@ -36,6 +37,8 @@ from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 
 #: Gap to which a part of the clients is fitted before all of them: their own noise is of this order.
 FIRST_TOLERANCE = 1e-3
+#: Gap down to which D is climbed for a part of many clients only.
+COARSE = 0.1
 #: Atoms that the first weights are solved over, in few dimensions and in many.
 FIRST_ATOMS = (400, 60)
 #: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
@@ -81,8 +84,8 @@ def certified(
         max_rounds = min(max_rounds, ROUNDS_IF_SLOW[likelihood.spread is not None])
     trace: list[Step] = []
     if n_clients > 2 * cert.FIRST_LOOK:
-        size = max(cert.FIRST_LOOK, n_clients // 10)
-        part = likelihood.take(np.sort(rng.choice(n_clients, size, replace=False)))
+        rows = np.sort(rng.choice(n_clients, cert.part_size(n_clients), replace=False))
+        part = likelihood.take(rows)
         fit = certified(
             part,
             tol=max(tol, FIRST_TOLERANCE),
@@ -98,9 +101,15 @@ def certified(
     candidates = starting_points(likelihood)
     first = _first(likelihood, candidates, rng) if start is None else start
     atoms, weights, density = _solved(likelihood, *first, max(tol, 1e-2))
+    coarse = n_clients > 2 * cert.FIRST_LOOK
     for done in range(max_rounds):
-        maxima = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort)
-        if confirm and maxima.gap.max() <= tol:
+        coarse = coarse and done < max_rounds - 1
+        # Far from the optimum maxima need not be found to the last digit.
+        sharp = max(tol, 0.05 * trace[-1].gap) if done else tol
+        maxima = cert.search(
+            likelihood, atoms, density, candidates, rng, tol=sharp, effort=effort, coarse=coarse
+        )
+        if confirm and not coarse and maxima.gap.max() <= tol:
             wide = cert.search(
                 likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
             )
@@ -109,8 +118,10 @@ def certified(
         trace.append(Step(float(density.mean()), len(atoms), certificate.gap))
         if progress is not None:
             progress("fitting the prior", done + 1, max_rounds)
-        if certificate.reached or done == max_rounds - 1 or _stalled(trace, most_atoms, tol):
+        stalled = _stalled(trace, most_atoms, tol)
+        if not coarse and (certificate.reached or done == max_rounds - 1 or stalled):
             break
+        coarse = coarse and certificate.gap > COARSE and not stalled
         candidate_atoms, candidate_weights = _next_atoms(
             likelihood, atoms, weights, maxima, float(density.mean()), tol, most_atoms
         )

@@ -24,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_array
 
 from vaneb.blocks import blocks, map_blocks, sum_blocks
 from vaneb.likelihood.seam import Array, Likelihood
@@ -35,8 +34,11 @@ ENTER = 60
 ROWS = 16384
 #: Entries from which on a matrix is kept in single precision.
 LARGE = 20_000_000
-#: Columns from which on it pays to look for sparsity.
-MANY_COLUMNS = 150
+#: Columns from which on it pays to look for sparsity, clients that are looked at, and the share of entries
+#: that matter up to which it pays to use it.
+MANY_COLUMNS, JUDGED, SPARSE = 150, 300, 0.15
+#: Entries of L / f up to here change Newton's step in the ninth digit; they are left out of a sparse Hessian.
+SMALLEST = 1e-9
 TINY = 1e-300
 
 
@@ -227,19 +229,26 @@ def _newton_system(columns: Array, density: Array) -> tuple[Array, Array]:
     """B'B / K and B'1 / K for B = columns / density, without ever holding all of B."""
 
     def block(rows: slice) -> tuple[Array, Array]:
-        ratio = columns[rows] * (1 / density[rows])[:, None]
-        total = ratio.sum(axis=0)
-        if ratio.shape[1] > MANY_COLUMNS:
-            # Precise clients: a row has a few entries that matter.  Dropping the others from the Hessian
-            # changes Newton's step in the ninth digit; the gradient keeps them.
-            matters = ratio > 1e-9
-            if matters.mean() < 0.15:
-                sparse = csr_array(np.where(matters, ratio, 0.0))
-                return (sparse.T @ sparse).toarray(), total
-        return ratio.T @ ratio, total
+        inverse = 1 / density[rows]
+        if sparse:
+            gram, total = np.zeros((m, m)), np.zeros(m)
+            sparse_gram(columns[rows], inverse, SMALLEST, gram, total)
+            return gram + np.tril(gram, -1).T, total
+        ratio = columns[rows] * inverse[:, None]
+        return ratio.T @ ratio, ratio.sum(axis=0)
 
+    m = columns.shape[1]
+    sparse = m > MANY_COLUMNS and _is_sparse(columns, density)
+    if sparse:
+        from vaneb.npmle.gram_kernel import sparse_gram
     hessian, total = sum_blocks(block, len(columns), ROWS)
     return hessian / len(columns), total / len(columns)
+
+
+def _is_sparse(columns: Array, density: Array) -> bool:
+    """Have clients only a few columns that matter, as precise ones do?  Judged by some of them."""
+    some = np.linspace(0, len(columns) - 1, min(len(columns), JUDGED)).astype(np.intp)
+    return bool((columns[some] > SMALLEST * density[some, None]).mean() < SPARSE)
 
 
 def _line_search(density: Array, moved: Array, mass: float, slope: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@
 The first runs ``sets.py`` and, from ``--data``, hsb82.csv and contraception.csv (columns client, y,
 covariates, test); ``--blind`` runs ``blind_sets.py`` instead, and ``--real`` what real_sets.R wrote.
 lme4 gets random slopes for all covariates, and then a random intercept only.  Needs Rscript with lme4.
+``--cache FOLDER`` keeps lme4's answers and uses them again; ``--lme4-only`` does nothing else.
 """
 
 from __future__ import annotations
@@ -75,17 +76,23 @@ class Case(NamedTuple):
     family: str
 
 
-def lme4(case: Case) -> tuple[float, float, float]:
+def lme4(case: Case, cache: Path | None) -> tuple[float, float, float]:
     """Held-out loss with random slopes, and with a random intercept; seconds of the first fit."""
     random = [f"(1 + {case.right} | client)", "(1 | client)"]
     command = ["Rscript", str(HERE / "lme4.R"), str(case.path), f"y ~ {case.right}", case.family, *random]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    kept = None if cache is None else cache / f"{case.name}-{case.seed}.txt"
+    if kept is not None and kept.is_file():
+        answer = kept.read_text()
+    else:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if kept is not None:
+            kept.write_text(answer)
     slopes, intercept = (line.split(",") for line in answer.strip().splitlines())
     return float(slopes[0]), float(intercept[0]), float(slopes[1])
 
 
-def compare(case: Case, likelihood: str) -> dict[str, object]:
-    slopes, intercept, their_seconds = lme4(case)
+def compare(case: Case, likelihood: str, cache: Path | None) -> dict[str, object]:
+    slopes, intercept, their_seconds = lme4(case, cache)
     begin = time.perf_counter()
     fit = fit_groups(
         pd.read_csv(case.path),
@@ -138,13 +145,22 @@ def main() -> None:
     parser.add_argument("--blind", action="store_true")
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--likelihood", default="exact", choices=("exact", "gaussian"))
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--lme4-only", action="store_true")
     parser.add_argument("-o", "--out", type=Path, default=HERE / "results.csv")
     options = parser.parse_args()
+    if options.cache is not None:
+        options.cache.mkdir(parents=True, exist_ok=True)
+    if options.lme4_only:
+        with tempfile.TemporaryDirectory() as folder:
+            for case in cases(options, Path(folder)):
+                print(case.name, case.seed, *lme4(case, options.cache), flush=True)
+        return
     with options.out.open("w", newline="") as file, tempfile.TemporaryDirectory() as folder:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for case in cases(options, Path(folder)):
-            row = compare(case, options.likelihood)
+            row = compare(case, options.likelihood, options.cache)
             writer.writerow(row)
             file.flush()
             print(*row.values(), flush=True)

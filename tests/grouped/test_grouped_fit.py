@@ -13,15 +13,11 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
-from vaneb.grouped.choice import _halves, compare_on_rows
-from vaneb.grouped.gaussian_population import as_mixture
+from vaneb.grouped.choice import compare_on_rows, halves_of_rows
 from vaneb.grouped.scores import loss
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import binomial
-from vaneb.npmle.fit import log_mixture
 from vaneb.npmle.gaussian_prior import gaussian_prior
-from vaneb.prior import Prior
 
 
 def simulated(seed: int = 0, clients: int = 40, rows: int = 6, family: str = "gaussian") -> pd.DataFrame:
@@ -215,33 +211,9 @@ def test_losses(family: str, y: list, mean: list, expected: float) -> None:
     assert loss(family, np.array(y), np.array(mean)) == pytest.approx(expected)
 
 
-def test_a_gaussian_as_a_mixture_is_the_same_gaussian() -> None:
-    spread = np.array([[2.0, 0.5], [0.5, 1.0]])
-    prior = Prior(np.array([[1.0, -1.0]]), np.ones(1), spread)
-    mixture = as_mixture(prior)
-    assert_allclose(mixture.mean, prior.mean, atol=1e-6)
-    assert_allclose(mixture.covariance, spread, rtol=1e-3)
-
-
-def test_a_mixture_integrates_binary_clients_exactly_where_laplace_does_not() -> None:
-    rng = np.random.default_rng(13)
-    client = np.repeat(np.arange(50), 2)
-    rows = GroupedRows.from_columns(client, np.ones((100, 1)), (rng.random(100) < 0.6).astype(float))
-    clients = exact_likelihood(rows, binomial())
-    prior = Prior(np.array([[0.3]]), np.ones(1), np.array([[2.0]]))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    points = (0.3 + np.sqrt(2.0) * nodes)[:, None]
-    exact = np.log(np.exp(clients.log_likelihood(points)) @ (weights / weights.sum()))
-    mixture = as_mixture(prior)
-    close = log_mixture(clients.smoothed(mixture.spread), mixture.atoms, mixture.weights)
-    laplace = log_mixture(clients.smoothed(prior.spread), prior.atoms, prior.weights)
-    assert np.abs(close - exact).max() < 0.25 * np.abs(laplace - exact).max()
-    assert np.abs(close - exact).max() < 0.01
-
-
 def test_halves_share_each_clients_rows() -> None:
     rows = GroupedRows.from_columns(np.repeat([0, 1, 2], [2, 3, 5]), np.ones((10, 1)), np.arange(10.0))
-    first, second = _halves(rows, np.random.default_rng(0))
+    first, second = halves_of_rows(rows, np.random.default_rng(0))
     assert_array_equal(first.n_rows, [1, 2, 3])
     assert_array_equal(second.n_rows, [1, 1, 2])
     assert_array_equal(np.sort(np.concatenate([first.response, second.response])), np.arange(10.0))

@@ -19,6 +19,7 @@ from vaneb.grouped.design import Design, DesignRows, learn_design
 from vaneb.grouped.formula import parse
 from vaneb.grouped.models import LocalModel, fit_local
 from vaneb.grouped.population import client_reports, fit_population
+from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.scores import HeldOut
 from vaneb.local.data import GroupedRows
@@ -105,8 +106,9 @@ class GroupedFit:
         Parameters
         ----------
         frame : data frame with the client's column and those of the right-hand side
-        use : "personalised", "local" or "pooled" coefficients.  A client that was not in the fit gets the
-            population's mean, and the pooled coefficients under "local".
+        use : "personalised": the mean of the response over the client's posterior, or over the population for
+            a client that was not in the fit.  "local", "pooled": the response at the client's own estimate,
+            or at the pooled one, which also stands in for a client that was not in the fit.
 
         Returns
         -------
@@ -227,17 +229,14 @@ def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
 
 def _predicted(fit: GroupedFit, rows: DesignRows, use: str) -> Array:
     """Expected response of rows, (N,) or (N, classes)."""
-    pooled = fit.local.pooled.theta[0]
-    sources = {
-        "personalised": (fit.posterior.mean, fit.prior.mean),
-        "local": (fit.local.fits.theta, pooled),
-        "pooled": (np.tile(pooled, (fit.rows.n_clients, 1)), pooled),
-    }
+    family, at = fit.local.family, _positions(fit.rows.ids, rows.clients)
+    if use == "personalised":
+        return expected_response(family, fit.posterior, at, rows.covariates, rows.offset)
+    pooled = fit.local.pooled.theta
+    sources = {"local": np.vstack([fit.local.fits.theta, pooled]), "pooled": pooled}
     if use not in sources:
-        raise InvalidOption(f"use: choose one of {', '.join(sources)}, not {use!r}")
-    own, unseen = sources[use]
-    theta = np.vstack([own, unseen])[_positions(fit.rows.ids, rows.clients)]
-    family = fit.local.family
+        raise InvalidOption(f"use: choose one of personalised, {', '.join(sources)}, not {use!r}")
+    theta = sources[use][at if use == "local" else np.zeros_like(at)]
     with np.errstate(over="ignore"):
         return family.mean(family.index(theta, rows.covariates, rows.offset))
 

@@ -85,7 +85,7 @@ def compare_on_rows(
     if len(several) < FEWEST:
         return RowsVerdict(0.0, np.inf, 0.0, np.inf)
     part = rows.take(several)
-    halved = [half for _ in range(HALVINGS) for half in _halves(part, rng)]
+    halved = [half for _ in range(HALVINGS) for half in halves_of_rows(part, rng)]
     halves = [exact_likelihood(half, family) for half in halved]
     fold = rng.permutation(rows.n_clients) % (FOLDS if rows.n_clients <= MANY else FOLDS_OF_MANY)
     difference, saved = np.empty(len(several)), np.empty(len(several))
@@ -124,7 +124,7 @@ def _losses(halves: list[Likelihood], rows: list[GroupedRows], family: Family, p
     return total / len(halves)
 
 
-def _halves(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:
+def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:
     """Each client's rows in two halves by chance, the first as large as the second or one row larger."""
     shuffled = np.lexsort((rng.random(len(rows.response)), rows.client_of_row))
     place = np.arange(len(shuffled)) - np.repeat(rows.starts[:-1], rows.n_rows)

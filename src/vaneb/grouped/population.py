@@ -8,15 +8,19 @@ import numpy as np
 
 from vaneb.estimators import VANEB, diagonal_spread
 from vaneb.grouped.choice import compare_on_rows
-from vaneb.grouped.gaussian_population import as_mixture
+from vaneb.grouped.generalised_mixed_model import gaussian_population
+from vaneb.grouped.grid_choice import certificate, choose_on_grid, grid_over
+from vaneb.grouped.marginal import Marginal, root_of
+from vaneb.grouped.mixed_model import MixedModel
 from vaneb.grouped.models import LocalModel
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.seam import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.report import report
 from vaneb.npmle.certificate import certify
-from vaneb.npmle.fit import Progress, Step, log_mixture
+from vaneb.npmle.fit import Certificate, Progress, Step, log_mixture
 from vaneb.npmle.gaussian_prior import gaussian_prior
+from vaneb.npmle.smooth import SmoothChoice
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 from vaneb.reports import OK, Reports
@@ -49,44 +53,74 @@ def fit_population(
         model.fit(reports, progress=progress)
         return model, model.personalize(reports)
     clients = exact_likelihood(rows, local.family, local.fits)
-    model.fit(clients, progress=progress)
-    if isinstance(model.smooth, str) and model.smooth == "auto" and model.smooth_ is not None:
-        rng = np.random.default_rng(model.seed)
-        single = model.smooth_.single
-        if not single:
-            spread = model.smooth_.spread
-            verdict = compare_on_rows(
-                rows, local.family, clients, spread, _fold_gaussian, tol=model.tol, rng=rng, progress=progress
-            )
-            single = not verdict.mixture
-        if single:
-            _use_single_gaussian(model, clients, local, rng)
+    automatic = isinstance(model.smooth, str) and model.smooth == "auto" and rows.n_clients > 1
+    if automatic and local.mixed_model is None:
+        _fit_by_quadrature(model, rows, local, clients, progress)
+    else:
+        model.fit(clients, progress=progress)
+        if automatic and local.mixed_model is not None:
+            _prefer_mixed_model(model, rows, local, local.mixed_model, clients, progress)
     model.prior_ = replace(model.prior_, names=names)
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
 
+def _fit_by_quadrature(
+    model: VANEB, rows: GroupedRows, local: LocalModel, clients: Likelihood, progress: Progress | None
+) -> None:
+    """The single Gaussian of the mixed model, or a mixture if that is better (``grid_choice``)."""
+    rng = np.random.default_rng(model.seed)
+    if progress is not None:
+        progress("fitting one Gaussian", 0, 1)
+    marginal = Marginal(rows, local.family)
+    population = gaussian_population(marginal, local.pooled.theta[0])
+    grid = grid_over(population)
+    choice = choose_on_grid(marginal, population, grid, rng=rng, progress=progress)
+    if not choice.single:
+        model.set_params(smooth="off" if choice.spread is None else choice.spread).fit(clients, progress)
+        model.set_params(smooth="auto")
+        model.smooth_ = choice
+        return
+    found = certificate(marginal, population, grid, model.tol)
+    density = marginal.value(population.mean, root_of(population.spread)).log_density
+    prior = Prior(population.mean[None], np.ones(1), population.spread, (), rows.n_clients)
+    _use_single_gaussian(model, prior, float(density.mean()), found, choice)
+
+
+def _prefer_mixed_model(
+    model: VANEB,
+    rows: GroupedRows,
+    local: LocalModel,
+    mixed: MixedModel,
+    clients: Likelihood,
+    progress: Progress | None,
+) -> None:
+    """Put the mixed model in place of what ``model`` has, unless that is a mixture that predicts better."""
+    assert model.smooth_ is not None
+    rng = np.random.default_rng(model.seed)
+    if not model.smooth_.single:
+        spread = model.smooth_.spread
+        verdict = compare_on_rows(
+            rows, local.family, clients, spread, _fold_gaussian, tol=model.tol, rng=rng, progress=progress
+        )
+        if verdict.mixture:
+            return
+    choice = replace(model.smooth_, spread=mixed.spread, single=True, chosen=0)
+    prior = Prior(mixed.mean[None], np.ones(1), mixed.spread, (), rows.n_clients)
+    smoothed = clients.smoothed(mixed.spread)
+    found = certify(smoothed, prior.atoms, prior.weights, rng, tol=model.tol)
+    value = float(log_mixture(smoothed, prior.atoms, prior.weights).mean())
+    _use_single_gaussian(model, prior, value, found, choice)
+
+
 def _fold_gaussian(clients: Likelihood) -> Prior:
-    """The single Gaussian of some of the clients, in the form that a mixture is compared with."""
-    return as_mixture(gaussian_prior(clients, diagonal=diagonal_spread(clients), tol=1e-6))
+    """The single Gaussian of some of the clients."""
+    return gaussian_prior(clients, diagonal=diagonal_spread(clients), tol=1e-6)
 
 
 def _use_single_gaussian(
-    model: VANEB, clients: Likelihood, local: LocalModel, rng: np.random.Generator
+    model: VANEB, prior: Prior, value: float, found: Certificate, choice: SmoothChoice
 ) -> None:
-    """Put the single Gaussian in place of what ``model`` has; for least squares that of the mixed model."""
-    assert model.smooth_ is not None
-    if local.mixed_model is not None:
-        mixed = local.mixed_model
-        prior = Prior(mixed.mean[None], np.ones(1), mixed.spread, (), clients.n_clients)
-    elif model.smooth_.single:
-        return
-    else:
-        found = gaussian_prior(clients, diagonal=diagonal_spread(clients), tol=1e-7, polish=True)
-        prior = Prior(found.atoms, found.weights, found.spread, (), clients.n_clients)
-    smoothed = clients.smoothed(prior.spread)
-    model.prior_ = prior
-    model.smooth_ = replace(model.smooth_, spread=prior.spread, single=True, chosen=0)
-    model.certificate_ = certify(smoothed, prior.atoms, prior.weights, rng, tol=model.tol)
-    model.log_likelihood_ = float(log_mixture(smoothed, prior.atoms, prior.weights).mean())
-    model.trace_ = (Step(model.log_likelihood_, 1, model.certificate_.gap),)
+    model.prior_, model.smooth_ = prior, choice
+    model.certificate_, model.log_likelihood_ = found, value
+    model.trace_ = (Step(value, 1, found.gap),)

@@ -4,7 +4,8 @@ The squared error, the log-loss and the deviance are smallest for E[y | data], w
 response over the client's posterior, not the response at the posterior mean of its coefficients: a
 client with two rows is not as sure of a probability as its best guess of the coefficients would have it.
 
-Within a component of the population the index eta = z' theta is Gaussian, with mean e and variance v:
+Under a single Gaussian population the posterior is that of the quadrature (``marginal``).  Within a component
+of a mixture the index eta = z' theta is taken for Gaussian, with mean e and variance v:
 
     identity link   E[eta] = e
     log link        E[exp eta] = exp(e + v / 2)
@@ -20,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from vaneb.grouped.marginal import Marginal, Points, gaussian_rule, root_of
+from vaneb.likelihood.exact import ExactLikelihood
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local import losses
 from vaneb.local.families import Family
@@ -43,6 +46,8 @@ def expected_response(
     """
     prior = after.prior
     d = prior.dimension
+    if isinstance(after.likelihood, ExactLikelihood) and len(prior.weights) == 1 and prior.spread is not None:
+        return _by_quadrature(after.likelihood, prior, client, covariates, offset)
     blocks: list[tuple[NDArray[np.intp], Array]] = []
     order = np.argsort(client, kind="stable")
     edges = np.searchsorted(client[order], [-1, *range(0, len(after) + CLIENTS, CLIENTS)])
@@ -69,6 +74,43 @@ def expected_response(
     for rows, mean in blocks:
         out[rows] = mean
     return out
+
+
+def _by_quadrature(
+    clients: ExactLikelihood, prior: Prior, client: NDArray[np.intp], covariates: Array, offset: Array
+) -> Array:
+    assert prior.spread is not None
+    root = root_of(prior.spread)
+    x, weights = gaussian_rule(root.shape[1])
+    unseen = Points((prior.atoms[0] + x @ root.T)[None], weights[None])
+    out = average_over_points(clients.family, unseen, np.zeros_like(client), covariates, offset)
+    for start in range(0, clients.n_clients, CLIENTS):
+        own = np.flatnonzero((client >= start) & (client < start + CLIENTS))
+        if not len(own):
+            continue
+        part = slice(start, min(start + CLIENTS, clients.n_clients))
+        after = Marginal(clients.rows.take(part), clients.family).points(prior.atoms[0], root)
+        out[own] = average_over_points(
+            clients.family, after, client[own] - start, covariates[own], offset[own]
+        )
+    return out
+
+
+def average_over_points(
+    family: Family, after: Points, at: NDArray[np.intp], covariates: Array, offset: Array
+) -> Array:
+    """Expected response of rows of clients ``at`` (N,) whose posteriors are ``after``: (N,) or (N, classes).
+
+    Points may be the same for all clients, (1, m, d).
+    """
+    total: Array | float = 0.0
+    shape = (-1, 1) if family.code == losses.SOFTMAX else (-1,)
+    with np.errstate(over="ignore"):
+        for j in range(after.shares.shape[1]):
+            theta = after.thetas[at, j] if len(after.thetas) > 1 else after.thetas[0, j]
+            mean = family.mean(family.index(theta, covariates, offset))
+            total = total + after.shares[at, j].reshape(shape) * mean
+    return np.asarray(total, dtype=np.float64)
 
 
 def _shares(part: Likelihood, prior: Prior) -> Array:

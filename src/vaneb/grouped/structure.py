@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,16 @@ class Candidate:
     """Entries of a lower triangular root of ``spread`` that were free, (d, d)."""
 
 
+class Averaged(NamedTuple):
+    """Mean (d,) and covariance (d, d) averaged over candidates, and the candidate of the largest weight."""
+
+    mean: Array
+    spread: Array
+    best: Candidate
+
+
+#: A candidate whose criterion is larger than the best by this much has no part in an average.
+NO_WEIGHT = 10.0
 #: A population in which fewer coefficients differ must be better than the largest one by this much.
 LEAD = 4.0
 
@@ -114,6 +125,45 @@ def choose(fit: Fit, terms: list[NDArray[np.intp]], always: int | None, n_client
         if len(scores) > 2 and min(scores[:-2]) < min(scores[-2:]):
             break
     return best
+
+
+def averaged(fit: Fit, terms: list[NDArray[np.intp]], always: int | None, n_clients: int) -> Averaged:
+    """Candidates averaged with Akaike weights, exp(-AICc / 2) normalised.
+
+    The mean and the covariance are those of the candidates, averaged: a choice would jump where two
+    candidates are about as good.  The coefficients that differ may be correlated or independent.  Larger
+    candidates are left out when two sizes in a row have no weight.  Parameters are those of ``choose``.
+    """
+    d = sum(len(term) for term in terms)
+    everything = np.tri(d, dtype=bool)
+    diagonal = fit(np.eye(d, dtype=bool), None)
+    variances = np.diagonal(diagonal.spread)
+    size = np.array([variances[term].sum() for term in terms])
+    if always is not None:
+        size[always] = np.inf
+    order = np.argsort(-size, kind="stable")
+    found, scores, before = list[Candidate](), list[float](), diagonal
+    for count in range(1, len(terms) + 1):
+        inside = np.zeros(d, dtype=bool)
+        inside[[i for j in order[:count] for i in terms[j]]] = True
+        independent, correlated = np.diag(inside), everything & inside[:, None] & inside[None, :]
+        if not np.isfinite(_penalty(independent, n_clients)) and found:
+            break
+        found.append(diagonal if inside.all() else fit(independent, diagonal))
+        if inside.sum() > 1 and np.isfinite(_penalty(correlated, n_clients)):
+            before = fit(correlated, before)
+            found.append(before)
+        scores = [-2 * one.log_likelihood + 2 * _penalty(one.free, n_clients) for one in found]
+        if count > 2 and min(scores[-4:]) > min(scores) + NO_WEIGHT:
+            break
+    if not np.isfinite(scores).any():
+        # Clients are too few for any: the smallest candidate is all there is.
+        found, scores = found[:1], [0.0]
+    weights = np.exp(-(np.array(scores) - min(scores)) / 2)
+    weights /= weights.sum()
+    mean = np.sum([w * c.mean for w, c in zip(weights, found, strict=True)], axis=0)
+    spread = np.sum([w * c.spread for w, c in zip(weights, found, strict=True)], axis=0)
+    return Averaged(mean, spread, found[int(np.argmax(weights))])
 
 
 def _penalty(free: Free, n_clients: int) -> float:

@@ -29,8 +29,9 @@ REACH = 6.0
 FIRST_LOOK = 20_000
 #: With that many there are so many more points in the tails to look at, at a cost that does not grow.
 IF_MANY = 5
-#: Effort of the search that a certificate rests on.
-THOROUGH = 3.0
+#: Effort of the search that a certificate rests on; where a pair of client and atom takes long, for a prior
+#: that was found otherwise.
+THOROUGH, THOROUGH_IF_SLOW = 3.0, 1.5
 
 
 def guarded(likelihood: Likelihood, log_density: Array) -> Array:
@@ -199,7 +200,8 @@ def certify(
     if candidates is None:
         candidates = starting_points(likelihood)
     density = log_mixture(likelihood, atoms, weights)
-    maxima = search(likelihood, atoms, density, candidates, rng, tol=tol, effort=THOROUGH)
+    effort = THOROUGH if likelihood.cheap else THOROUGH_IF_SLOW
+    maxima = search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort)
     return certificate_of(likelihood, density, maxima, tol)
 
 

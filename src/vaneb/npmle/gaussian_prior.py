@@ -38,6 +38,8 @@ GAUSSIAN = (ConstantGaussian, SharedGaussian, FunctionGaussian)
 ALONE = -50.0
 #: A Gaussian population leaves a client alone who is further out than one in a million of its own.
 ODD = 1e-6
+#: Gain of two steps at which EM hands over to the likelihood's gradient, and to a polish without it.
+HAND_OVER, HAND_OVER_TO_POLISH = 1e-3, 1e-6
 #: Times that the clients who are alone are looked for again after a fit without them.
 LOOKS = 4
 
@@ -58,21 +60,22 @@ def gaussian_prior(
     tol : stop when two steps gain less than this in average log-likelihood.
     polish : climb the likelihood itself from where EM ended, if that was by approximation; see ``_polished``.
     """
+    gaussian = isinstance(likelihood, GAUSSIAN)
+    polish = polish and not gaussian and not diagonal and likelihood.dimension <= 4
+    # Another method finishes what EM begins.
+    em_tol = max(tol, HAND_OVER if gaussian else HAND_OVER_TO_POLISH if polish else 0.0)
     mean, spread = _robust_start(likelihood)
     coordinates = _Coordinates(mean, np.sqrt(np.diagonal(spread)), diagonal)
     alone = are_alone(likelihood, mean, spread)
     for _ in range(LOOKS):
         others = likelihood.take(np.flatnonzero(~alone)) if alone.any() else likelihood
-        gaussian = isinstance(likelihood, GAUSSIAN)
-        mean, spread = _by_em(
-            others, mean, spread, coordinates, max(tol, 1e-3) if gaussian else tol, max_steps
-        )
+        mean, spread = _by_em(others, mean, spread, coordinates, em_tol, max_steps)
         if gaussian:
             mean, spread = _by_gradient(others, mean, spread, coordinates, tol)
         before, alone = alone, are_alone(likelihood, mean, spread)
         if (alone == before).all():
             break
-    if polish and not isinstance(likelihood, GAUSSIAN) and not diagonal and len(mean) <= 4:
+    if polish:
         mean, spread = _polished(others, mean, spread, coordinates)
     return Prior(mean[None], np.ones(1), spread)
 

@@ -34,7 +34,7 @@ SHARES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
 #: Clients that the choice looks at, where there are more, and atoms that the candidates share; fewer of both,
 #: and fewer candidates, where a client's likelihood takes long (Laplace's approximation for every pair).
-LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 600
+LOOKED_AT, LOOKED_AT_IF_SLOW = 4_000, 1_500
 MOST_ATOMS, MOST_ATOMS_IF_SLOW = 800, 200
 SHARES_IF_SLOW = (0.1, 0.03, 0.01, 0.0)
 #: Difference in a client's log-density to the single Gaussian's beyond which it counts for no more.

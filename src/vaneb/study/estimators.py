@@ -43,7 +43,7 @@ Array = NDArray[np.float64]
 
 #: Atoms on each curve for the oracle; twice as many change its RMSE by less than one part in a thousand.
 ORACLE_ATOMS = 400
-#: Gap of the discrete NPMLEs, ten times the default, which takes longer and moves no RMSE by one in a thousand.
+#: Gap of the discrete NPMLEs: ten times the default, which takes longer and moves no RMSE by a thousandth.
 TOLERANCE = 1e-3
 #: How the covariance function of a report is written; the faster of the two that do it justice.
 REPORT_FORM = {"poisson": "moments", "logistic": "empirical"}

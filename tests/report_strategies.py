@@ -1,9 +1,10 @@
-"""Random valid reports, for property tests."""
+"""Random valid reports, for property tests, and when two of them are the same."""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from vaneb.reports import Reports
 
@@ -48,3 +49,13 @@ def report_arguments(draw: st.DrawFn) -> dict:
 
 
 reports = report_arguments().map(lambda arguments: Reports(**arguments))
+
+
+def assert_same(one: Reports, other: Reports, rtol: float = 0.0) -> None:
+    assert one.names == other.names
+    assert one.ids.tolist() == other.ids.tolist()
+    assert one.status.tolist() == other.status.tolist()
+    assert_allclose(one.estimate, other.estimate, rtol=rtol)
+    assert_allclose(one.n, other.n, rtol=rtol)
+    assert type(one.covariance) is type(other.covariance)
+    assert_allclose(one.covariance.unit_precision, other.covariance.unit_precision, rtol=rtol)

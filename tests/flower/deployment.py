@@ -81,6 +81,10 @@ class Deployment:
         os.killpg(self.children[name].pid, signal.SIGKILL)
         self.children[name].wait()
 
+    def stop(self, name: str) -> None:
+        """End a node in good order."""
+        processes.stop(self.children[name])
+
     def run(self, link: processes.Link, settings: Settings, server: Path) -> dict[str, Any]:
         """One run on the nodes that are there; what is in its ``outcome.json``."""
         app = processes.write_app(self.folder / "app", settings, client=self.app_client)

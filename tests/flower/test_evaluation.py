@@ -12,14 +12,22 @@ pytest.importorskip("flwr")
 from flwr.app import Context, RecordDict
 
 from flower.loopback import LoopbackGrid, content_of, federation
-from vaneb import VANEB
+from vaneb import VANEB, InvalidReport
 from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
 from vaneb.flower.evaluation import algorithm_1, fit_remote, run_evaluation
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.remote import RemoteLikelihood
-from vaneb.flower.secure import Scale, from_vector, levels_for, run_secure, secure_sum, to_vector
+from vaneb.flower.secure import (
+    Scale,
+    from_vector,
+    levels_for,
+    run_secure,
+    secure_sum,
+    shares_needed,
+    to_vector,
+)
 from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
 from vaneb.likelihood.exact import exact_likelihood
@@ -244,6 +252,65 @@ def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
     order = [int(np.abs(prior.atoms - a).sum(axis=1).argmin()) for a in atoms[heavy]]
     np.testing.assert_allclose(prior.weights[order], weights[heavy], atol=2e-5)
     np.testing.assert_allclose(prior.atoms[order], atoms[heavy], atol=5e-3)
+
+
+def test_a_sum_of_fewer_than_three_is_never_unmasked(tmp_path):
+    settings = settings_for("exact", mode="secure", **BOX)
+    assert [shares_needed(k) for k in (3, 4, 5, 10)] == [3, 3, 3, 7]
+    with pytest.raises(InvalidReport, match="hides nobody"):
+        run_secure(
+            Line(federation(tmp_path, settings, 2), 5.0),
+            _context(),
+            settings,
+            Archive.open(tmp_path / "server", settings),
+        )
+    # A server that proposes it is refused by every client.
+    grid = federation(tmp_path, settings, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 2)
+        with pytest.raises(Lost):
+            secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
+    assert len(grid.errors) == 3
+
+
+def test_a_client_lost_in_a_sum_is_named_and_the_fit_goes_on(tmp_path):
+    settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 2})
+    grid = federation(tmp_path, settings, 5)
+    asked = 0
+
+    def falls_silent(message, genuine):
+        nonlocal asked
+        asked += 1
+        return genuine(message) if asked < 4 else None
+
+    grid.nodes[1004].behave = falls_silent
+    outcome = run_secure(Line(grid, 1.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    assert outcome["served"] == ["c0", "c1", "c2", "c3"]
+    assert [trouble["client"] for trouble in outcome["troubles"]] == ["c4"]
+    assert outcome["clients"] == 4
+
+
+def test_in_mode_secure_nobody_gives_its_own_part_unmasked(tmp_path):
+    settings = settings_for("exact", mode="secure", **BOX)
+    grid = federation(tmp_path, settings, 3)
+    question = {"kind": "sums", "atoms": np.zeros((2, 2)), "weights": np.full(2, 0.5)}
+    for kind in ("evaluate", "report", "network"):
+        answers = list(Line(grid, 5.0).ask(kind, {node: question for node in grid.nodes}))
+        assert [answer.content for answer in answers] == [None, None, None]
+        assert all("cannot do" in answer.reason for answer in answers)
+    assert "only under a mask" in (tmp_path / "c0" / "errors.log").read_text()
+
+
+def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
+    grid = federation(tmp_path, EVALUATE, 3)
+    grid.nodes[1000].node_config["allow"] = "secure,reports"
+    grid.nodes[1001].node_config["allow"] = "evaluate"
+    with pytest.raises(Lost) as found:
+        RemoteLikelihood(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(
+            np.zeros((1, 2))
+        )
+    assert found.value.reasons.keys() == {1000}
+    assert "allows secure, reports only" in (tmp_path / "c0" / "errors.log").read_text()
 
 
 def test_a_failure_under_secure_aggregation_tells_nothing(tmp_path):

@@ -91,7 +91,8 @@ def test_no_row_leaves_a_client(tmp_path, form):
         raw = [np.float64(value).tobytes() for value in rows]
         for _, _, message in grid.captured:
             assert rows.isdisjoint(numbers_in(content_of(message)))
-            assert not any(piece in bytes_of(message) for piece in raw)
+            whole = bytes_of(message)
+            assert not any(piece in whole for piece in raw)
         sizes[n] = sum(wire.size_of(m.content) for way, _, m in grid.captured if way == "up")
     # Digits of n aside.
     assert abs(sizes[300] - sizes[30]) < 100

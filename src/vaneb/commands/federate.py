@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,8 +62,11 @@ def keys(
         _need_flower()
         from vaneb.flower.keys import make_keys
 
-        for path in make_keys(folder, host or ["localhost", "127.0.0.1"], client or []):
+        new = make_keys(folder, host or ["localhost", "127.0.0.1"], client or [])
+        for path in new:
             print(path)
+        if not new:
+            complain(f"{folder}: everything is there already; nothing was written.")
 
 
 @federate.command()
@@ -92,8 +94,11 @@ def server(
     """
     with told_to_user():
         _need_flower()
-        from vaneb.flower import control, processes
+        from vaneb.flower import checks, control, processes
+        from vaneb.flower.archive import Archive
 
+        if config is not None and not config.is_file():
+            raise InvalidOption(f"--config {config}: no such file.")
         chosen = _settings(
             settings,
             mode=mode.value,
@@ -105,14 +110,16 @@ def server(
             experiment=config.read_text() if config else "",
             method=method,
         )
-        security = processes.Security() if insecure else processes.Security.of_server(keys)
+        security, public = processes.Security(), {}
+        if not insecure:
+            security = processes.Security.of_server(keys)
+            checks.check_certificate(keys / "server.pem", "the server's certificate")
+            public = checks.public_keys(keys / "nodes")
+        checks.check_port(host, port)
+        Archive.open(folder, chosen)
         home = folder.resolve() / "flower"
         with processes.superlink(home, host, port, security, folder=folder) as link:
-            if security.on:
-                public = {path.stem: path for path in sorted((keys / "nodes").glob("*.pub"))}
-                if not public:
-                    raise InvalidOption(f"{keys / 'nodes'}: no public keys (NAME.pub) of clients.")
-                control.register_nodes(link, public)
+            control.register_nodes(link, public)
             complain(f"listening on {link.address}; waiting for {nodes} clients.")
             app = processes.write_app(home / "app", chosen)
             outcome = control.run_app(link, app, folder / "outcome.json")
@@ -130,41 +137,33 @@ def client(
     ),
     key: Annotated[Path | None, typer.Option(help="Private key; keys/nodes/NAME by default.")] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the result has arrived.")] = False,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to try to reach the server, and to be let in, before giving up.")
+    ] = 600.0,
+    allow: Annotated[
+        list[Mode] | None, typer.Option(help="Answer only to runs of this mode; repeat. All by default.")
+    ] = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Run beside a data set until stopped; the result is written to FOLDER/result.json."""
     with told_to_user():
         _need_flower()
-        from vaneb.flower import processes
+        from vaneb.flower import beside, checks, processes
 
-        if not data.exists():
-            raise InvalidOption(f"--data {data}: no such file.")
-        folder = folder or Path(name)
-        security = processes.Security() if insecure else processes.Security(authority=ca)
+        checks.check_name(name)
+        checks.check_data(data)
+        checks.split_address(server)
         private = key or ca.parent / "nodes" / name
-        for path in () if insecure else (ca, private):
-            if not path.is_file():
-                raise InvalidOption(f"{path}: no such file. Ask the server's operator, or see federate keys.")
-        node_config = {"data": str(data.resolve()), "client": name, "folder": str(folder.resolve())}
-        home = folder.resolve() / "flower"
-        command = processes.supernode_command(
-            server, processes.free_port(), security, node_config, None if insecure else private
-        )
-        result = folder / "result.json"
-        before = result.stat().st_mtime_ns if result.exists() else None
-        while True:
-            with processes.process(command, home / "supernode.log", processes.environment(home)) as child:
-                while child.poll() is None:
-                    if once and result.exists() and result.stat().st_mtime_ns != before:
-                        # The process that has kept the result has yet to tell the server so.
-                        time.sleep(5.0)
-                        return
-                    time.sleep(0.5)
-            complain(
-                "the server does not let this client in (yet): it must know the client's public key "
-                f"under the name {name}. Trying again; see {home / 'supernode.log'}."
-            )
-            time.sleep(3.0)
+        if not insecure:
+            checks.check_certificate(ca, "the certificate of the authority behind the server")
+            checks.check_private_key(private)
+        folder = (folder or Path(name)).resolve()
+        node_config = {"data": str(data.resolve()), "client": name, "folder": str(folder)}
+        if allow:
+            node_config["allow"] = ",".join(mode.value for mode in allow)
+        security = processes.Security() if insecure else processes.Security(authority=ca)
+        node = beside.Node(name, folder, server, security, None if insecure else private, node_config)
+        beside.serve(node, patience=patience, once=once, tell=complain)
 
 
 @federate.command()
@@ -208,7 +207,7 @@ def simulate(
 def _settings(given: list[str] | None, **values: Any) -> Any:
     import json
 
-    from vaneb.flower.settings import Settings
+    from vaneb.flower.checks import load_settings
 
     for text in given or []:
         name, equals, value = text.partition("=")
@@ -221,7 +220,7 @@ def _settings(given: list[str] | None, **values: Any) -> Any:
         if isinstance(parsed, list | dict) or parsed is None:
             parsed = value
         values[name.replace("-", "_")] = parsed
-    return Settings.from_run_config(values)
+    return load_settings(values)
 
 
 def _need_flower() -> None:

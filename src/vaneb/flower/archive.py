@@ -38,9 +38,13 @@ class Archive:
             (folder / name).mkdir(parents=True, exist_ok=True)
         text = json.dumps(settings.model_key(), sort_keys=True)
         path = folder / "model.json"
-        if path.exists() and path.read_text() != text:
+        begun = any((folder / "reports").iterdir()) or any(
+            (folder / name).exists() for name in ("prior.json", "stages")
+        )
+        if begun and path.exists() and path.read_text() != text:
             raise InvalidOption(
-                f"{folder}: holds reports of another model or other privacy. Use another folder, or empty it."
+                f"{folder}: belongs to another model, method or privacy. Use another folder (--folder), "
+                "or empty it."
             )
         write_atomically(path, text.encode())
         return cls(folder)

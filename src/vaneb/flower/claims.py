@@ -86,8 +86,10 @@ def consistent(
         else:
             wanted = parameters or (common[0][0][0] if common else ())
             refused[node] = (
-                f"report: has {len(claim.names)} parameters ({', '.join(claim.names[:6])}), with its own "
-                f"coding of columns; the others have {len(wanted)} ({', '.join(wanted[:6])})."
+                "report: its factor levels, classes or kind of covariance are not those of the others."
+                if claim.names == wanted
+                else f"report: has {len(claim.names)} parameters ({', '.join(claim.names[:6])}), the others "
+                f"have {len(wanted)} ({', '.join(wanted[:6])})."
             )
     return accepted, refused
 

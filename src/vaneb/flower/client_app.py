@@ -3,8 +3,11 @@
 Every handler is guarded: whatever goes wrong, the server is told one of a few fixed sentences, never the text
 of an exception (which may quote rows).  The full text goes to ``errors.log`` in the client's own folder.
 
-Node config: ``data`` (file), ``client`` (name), ``folder`` (where results go).  In a simulation the data come
-from the run config and ``partition-id`` picks the client.
+A handler answers only in runs of the modes that it belongs to, and only in modes that the client allows: a
+server that has announced sums under masks gets no answer to a question for this client's own part.
+
+Node config: ``data`` (file), ``client`` (name), ``folder`` (where results go), ``allow`` (modes, all by
+default).  In a simulation the data come from the run config and ``partition-id`` picks the client.
 """
 
 from __future__ import annotations
@@ -59,6 +62,9 @@ class Place:
     def of(cls, context: Context) -> Place:
         settings = Settings.from_run_config(context.run_config)
         node = context.node_config
+        allowed = str(node.get("allow", "")).split(",")
+        if allowed != [""] and settings.mode not in allowed:
+            raise InvalidOption(f"mode {settings.mode}: this client allows {', '.join(allowed)} only.")
         if settings.client:
             number = int(node.get("partition-id", 0))
             own = Path(settings.folder) / str(number) if settings.folder else None
@@ -117,26 +123,32 @@ def write_error(context: Context) -> None:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{traceback.format_exc()}\n")
 
 
-def guarded(handler: Handler) -> Callable[[Message, Context], Message]:
-    """A handler of messages that never raises."""
+def guarded(*modes: str) -> Callable[[Handler], Callable[[Message, Context], Message]]:
+    """Make of a handler one that never raises, and that answers in runs of these modes only."""
 
-    @functools.wraps(handler)
-    def run(message: Message, context: Context) -> Message:
-        token = ""
-        try:
-            question = wire.from_record(message.content)
-            token = str(question.pop(TOKEN, ""))
-            answer = handler(question, Place.of(context))
-        except Exception as error:
-            write_error(context)
-            answer = {FAILED: sentence_for(error)}
-        return Message(wire.to_record({**answer, TOKEN: token}), reply_to=message)
+    def make(handler: Handler) -> Callable[[Message, Context], Message]:
+        @functools.wraps(handler)
+        def run(message: Message, context: Context) -> Message:
+            token = ""
+            try:
+                question = wire.from_record(message.content)
+                token = str(question.pop(TOKEN, ""))
+                place = Place.of(context)
+                if place.settings.mode not in modes:
+                    raise InvalidOption(f"{handler.__name__}: not a question of mode {place.settings.mode}.")
+                answer = handler(question, place)
+            except Exception as error:
+                write_error(context)
+                answer = {FAILED: sentence_for(error)}
+            return Message(wire.to_record({**answer, TOKEN: token}), reply_to=message)
 
-    return run
+        return run
+
+    return make
 
 
 @app.query("report")
-@guarded
+@guarded("reports")
 def report(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Fit locally and answer with a report in the wire form."""
     if released := _released(place):
@@ -172,7 +184,7 @@ def _model_text(place: Place) -> str:
 
 
 @app.query("deliver")
-@guarded
+@guarded("reports")
 def deliver(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Keep what the server found for this client."""
     place.keep(RESULT, (json.dumps(_plain(question), indent=1) + "\n").encode())
@@ -180,17 +192,19 @@ def deliver(question: wire.Tree, place: Place) -> dict[str, Any]:
 
 
 @app.query("evaluate")
-@guarded
+@guarded("evaluate", "secure")
 def evaluate(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Evaluate this client's likelihood at the server's atoms."""
     from vaneb.flower.evaluation import answer_evaluation
 
+    if place.settings.mode == "secure" and question.get("kind") != "describe":
+        raise InvalidOption("evaluate: in mode secure a client gives its part only under a mask.")
     client, model, likelihood = place.likelihood()
     return {"client": client, **answer_evaluation(question, likelihood, model)}
 
 
 @app.query("personalise")
-@guarded
+@guarded("evaluate", "secure")
 def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Find this client's own posterior from the prior; nothing of it is told."""
     from vaneb.flower.evaluation import own_posterior
@@ -205,7 +219,16 @@ class Failed(Exception):
     """A failure that may be told; raised without the exception behind it."""
 
 
-@app.train(mods=[secaggplus_mod])
+def in_a_crowd(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    """Refuse a protocol that would unmask the sum of too few; the server proposes, the client checks."""
+    from vaneb.flower.secure import SMALLEST_SUM, smallest_sum_of
+
+    if smallest_sum_of(message.content) < SMALLEST_SUM:
+        raise Failed("the run asks for something that it cannot do; its own log says why")
+    return call_next(message, context)
+
+
+@app.train(mods=[in_a_crowd, secaggplus_mod])
 def secure(message: Message, context: Context) -> Message:
     """This client's part of a sum, which Flower masks before it leaves."""
     from vaneb.flower.secure import answer_secure
@@ -224,7 +247,7 @@ def secure(message: Message, context: Context) -> Message:
 
 
 @app.query("network")
-@guarded
+@guarded("network")
 def network(question: wire.Tree, place: Place) -> dict[str, Any]:
     """One of the engine's tasks, on this client's data and with its own state."""
     from vaneb.flower.network_client import run_task

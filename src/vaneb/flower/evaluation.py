@@ -160,7 +160,8 @@ def algorithm_1(
 
 def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[str, ...]:
     """Names of the parameters, which all clients must share; ``Lost`` names those that have others."""
-    answers = line.ask_all("evaluate", {node: {"kind": "describe"} for node in nodes})
+    questions = {node: {"kind": "describe"} for node in nodes}
+    answers = line.ask_all("evaluate", questions, about="describe")
     kinds = {node: (tuple(map(str, a.get("names", ()))), str(a.get("design"))) for node, a in answers.items()}
     given = tuple(name.strip() for name in settings.parameters.split(",")) if settings.parameters else ()
     counts = [kind for kind in kinds.values() if not given or kind[0] == given]

@@ -136,8 +136,13 @@ class Line:
         for node in waiting.values():
             yield node, f"no answer within {self.timeout:g} seconds"
 
-    def ask(self, kind: str, questions: Mapping[int, Mapping[str, Any]]) -> Iterator[Answer]:
-        """Answers to ``questions`` (by node), as they arrive; one for every node."""
+    def ask(
+        self, kind: str, questions: Mapping[int, Mapping[str, Any]], *, about: str = ""
+    ) -> Iterator[Answer]:
+        """Answers to ``questions`` (by node), as they arrive; one for every node.
+
+        ``about`` is under what they are counted besides their kind.
+        """
         from flwr.app import Message
 
         if not questions:
@@ -149,17 +154,19 @@ class Line:
             )
             for node, question in questions.items()
         ]
-        for node, reply in self.exchange(kind, messages):
+        for node, reply in self.exchange(f"{kind} {about}".strip(), messages):
             if isinstance(reply, str):
                 yield Answer(node, None, reply, silent=True)
             else:
                 yield _answer(node, reply, token)
 
-    def ask_all(self, kind: str, questions: Mapping[int, Mapping[str, Any]]) -> dict[int, wire.Tree]:
+    def ask_all(
+        self, kind: str, questions: Mapping[int, Mapping[str, Any]], *, about: str = ""
+    ) -> dict[int, wire.Tree]:
         """Answers of all nodes; ``Lost`` names those that gave none."""
         answers: dict[int, wire.Tree] = {}
         reasons: dict[int, str] = {}
-        for answer in self.ask(kind, questions):
+        for answer in self.ask(kind, questions, about=about):
             if answer.content is None:
                 reasons[answer.node] = answer.reason
             else:

@@ -18,6 +18,7 @@ from typing import Any
 from vaneb.errors import InvalidOption
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 DAYS = 90
 
 
@@ -29,7 +30,13 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str]) -> lis
     for client in clients:
         if not NAME.fullmatch(client):
             raise InvalidOption(f"client {client!r}: use letters, digits, dots, dashes and underscores.")
-    (folder / "nodes").mkdir(parents=True, exist_ok=True)
+    for host in hosts:
+        if not HOST.fullmatch(host):
+            raise InvalidOption(f"host {host!r}: not a host name or an address.")
+    try:
+        (folder / "nodes").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOption(f"{folder}: cannot be a folder ({error.strerror}). Name another.") from None
     new: list[Path] = []
     if not (folder / "server.pem").exists():
         new += _certificates(folder, hosts)

@@ -73,7 +73,7 @@ class FlowerPool:
                 elif node is not None:
                     self.roll.lose(node, "the node was not there when a round began")
         answers = {}
-        for answer in self.line.ask("network", questions):
+        for answer in self.line.ask("network", questions, about=jobs[0][0]["do"]):
             if answer.content is None:
                 (self.roll.lose if answer.silent else self.roll.refuse)(answer.node, answer.reason)
             else:
@@ -126,7 +126,8 @@ def numbered_nodes(line: Line, archive: Archive, roll: Roll, count: int) -> dict
     Names are those that nodes are registered under; without authentication, those that they give.
     """
     names = dict(roll.names)
-    for answer in line.ask("network", {node: {} for node, name in names.items() if not name}):
+    nameless: dict[int, dict[str, Any]] = {node: {} for node, name in names.items() if not name}
+    for answer in line.ask("network", nameless, about="name"):
         if answer.content is None:
             roll.lose(answer.node, answer.reason)
         names[answer.node] = str((answer.content or {}).get("client", ""))

@@ -39,7 +39,7 @@ def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, A
         archive.forget_report(node)
     began, fitted = time.process_time(), False
     if prior is None:
-        prior, fitted = _fit(accepted, settings), True
+        prior, fitted = _fit(accepted, settings, roll), True
         archive.keep_prior(prior)
     fit_seconds = time.process_time() - began
     served = _deliver(line, archive, prior, accepted, roll)
@@ -91,10 +91,11 @@ def _parameters(settings: Settings, prior: Prior | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in settings.parameters.split(",")) if settings.parameters else ()
 
 
-def _fit(accepted: dict[int, Claim], settings: Settings) -> Prior:
+def _fit(accepted: dict[int, Claim], settings: Settings, roll: Roll) -> Prior:
     if len(accepted) < FEWEST:
         raise InvalidReport(
-            f"reports: {len(accepted)} usable, but a population needs {FEWEST}. Start more clients."
+            f"reports: {len(accepted)} usable, but a population needs {FEWEST}. Start more clients. "
+            f"{roll.told()}"
         )
     model = VANEB(
         solver=settings.solver or "certified",

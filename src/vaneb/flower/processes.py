@@ -100,7 +100,10 @@ def process(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterat
 
 
 def _end_with_parent() -> None:
-    """Ask the system to end this process when its parent is killed (Linux; elsewhere nothing happens)."""
+    """Ask the system to end this process when its parent is killed (Linux; elsewhere nothing happens).
+
+    More precisely when the parent's *thread* ends that has started it.
+    """
     with contextlib.suppress(Exception):
         import ctypes
 

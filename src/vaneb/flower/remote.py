@@ -120,9 +120,8 @@ class RemoteLikelihood:
         self, question: Mapping[str, Any], own: Mapping[int, Mapping[str, Any]] | None = None
     ) -> dict[int, Tree]:
         with_spread = {**question, **({} if self.spread is None else {"spread": self.spread})}
-        return self.line.ask_all(
-            "evaluate", {node: {**with_spread, **(own or {}).get(node, {})} for node in self.nodes}
-        )
+        questions = {node: {**with_spread, **(own or {}).get(node, {})} for node in self.nodes}
+        return self.line.ask_all("evaluate", questions, about=question["kind"])
 
     def _stack(self, answers: dict[int, Tree], key: str, shape: tuple[int, ...]) -> Array:
         """(K, *shape) in the order of ``nodes``; ``Lost`` names clients that sent something else."""

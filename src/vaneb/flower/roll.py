@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vaneb.errors import InvalidReport
+
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
@@ -56,6 +58,11 @@ def call_roll(grid: Grid, wanted: int, seconds: float) -> Roll:
     deadline = time.monotonic() + seconds
     while True:
         names = nodes_there(grid)
+        if not names and time.monotonic() >= deadline:
+            raise InvalidReport(
+                f"clients: none of {wanted} has come within {seconds:g} seconds. Are they started, with this "
+                "server's address, its ca.crt and keys that it knows? --wait gives them more time."
+            )
         if len(names) >= wanted or time.monotonic() >= deadline:
             return Roll(dict(sorted(names.items())))
         time.sleep(0.5)

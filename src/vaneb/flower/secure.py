@@ -176,6 +176,17 @@ def secure_sum(
     return SecureSum(*found[0], watched.lost)
 
 
+def smallest_sum_of(content: Any) -> float:
+    """At the client: the clients whose sum the server could unmask by this message; infinite if by none."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    record = content.config_records.get(RECORD_KEY_CONFIGS, {})
+    if record.get(Key.STAGE) != Stage.SETUP:
+        # Without a set-up of its own no other stage is answered (Flower sees to their order).
+        return np.inf
+    return float(record.get(Key.THRESHOLD, 0))
+
+
 def answer_secure(content: Any, likelihood: Likelihood, settings: Settings) -> Any:
     """At the client: the vector that Flower masks before it leaves."""
     from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays

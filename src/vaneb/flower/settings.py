@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from vaneb.errors import InvalidOption
 
+FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "multinomial")
 MODES = ("reports", "evaluate", "secure", "network")
 
 
@@ -80,13 +81,16 @@ class Settings:
             ("mode", self.mode, MODES),
             ("form", self.form, ("constant", "moments")),
             ("likelihood", self.likelihood, ("covariance", "exact")),
+            ("family", self.family, FAMILIES),
         ):
             if value not in known:
                 raise InvalidOption(f"{option}: choose one of {', '.join(known)}, not {value!r}.")
         if self.mode != "network" and not self.formula:
             raise InvalidOption("formula: missing. Give the clients' model, such as 'y ~ x'.")
         if self.mode == "network" and not (self.experiment and self.method):
-            raise InvalidOption("experiment and method: needed for mode network.")
+            raise InvalidOption(
+                "experiment and method: needed for mode network (--config FILE.toml --method NAME)."
+            )
         for option in ("wait", "timeout"):
             if not getattr(self, option) > 0:
                 raise InvalidOption(f"{option}: must be a positive number of seconds.")
@@ -121,7 +125,8 @@ class Settings:
                 )
             values[field.name] = value
         if given:
-            raise InvalidOption(f"{', '.join(given)}: not a setting of a federation.")
+            known = ", ".join(field.name.replace("_", "-") for field in dataclasses.fields(cls))
+            raise InvalidOption(f"{', '.join(given)}: not a setting of a federation. There are {known}.")
         return cls(**values)
 
     def to_run_config(self) -> dict[str, Any]:

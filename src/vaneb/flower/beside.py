@@ -1,0 +1,84 @@
+"""A SuperNode beside a data set: reach the server, be let in, stay, and tell the one who started it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vaneb.flower import checks, processes
+from vaneb.flower.client_app import ERRORS
+from vaneb.flower.client_data import RESULT
+from vaneb.flower.processes import FederationFailed
+
+#: Seconds between two tries to reach the server.
+PAUSE = 3.0
+#: Seconds after which a SuperNode that still runs has been let in.
+SETTLED = 30.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """One client: its name, its folder, the server it works for, and what its SuperNode is started with."""
+
+    name: str
+    folder: Path
+    server: str
+    security: processes.Security
+    key: Path | None
+    node_config: Mapping[str, str]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "flower" / "supernode.log"
+
+
+def serve(node: Node, *, patience: float, once: bool, tell: Callable[[str], None]) -> None:
+    """Run until stopped, or with ``once`` until a result has arrived.
+
+    ``FederationFailed`` after ``patience`` seconds in which the server was not there or did not let it in.
+    """
+    before = _changed(node.folder / RESULT)
+    deadline, told = time.monotonic() + patience, ""
+    while True:
+        if not checks.reachable(node.server, node.security.authority):
+            reason = f"no server at {node.server} yet."
+        else:
+            began = time.monotonic()
+            if _stay(node, once, before, tell):
+                return
+            reason = checks.why_ended(node.log.read_text(errors="replace"), node.name)
+            if time.monotonic() - began > SETTLED:
+                deadline = time.monotonic() + patience
+        if time.monotonic() > deadline:
+            raise FederationFailed(f"{reason} Gave up after {patience:g} seconds (--patience).")
+        if reason != told:
+            tell(f"{reason} Trying again for {deadline - time.monotonic():.0f} seconds.")
+            told = reason
+        time.sleep(min(PAUSE, max(0.1, deadline - time.monotonic())))
+
+
+def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None]) -> bool:
+    """Run a SuperNode; whether it may end now, since the result is there.  False if it ended by itself."""
+    command = processes.supernode_command(
+        node.server, processes.free_port(), node.security, node.node_config, node.key
+    )
+    home, errors = node.folder / "flower", node.folder / ERRORS
+    failed = _changed(errors)
+    with processes.process(command, node.log, processes.environment(home)) as child:
+        while child.poll() is None:
+            if _changed(errors) != failed:
+                failed = _changed(errors)
+                tell(f"could not answer the server: {checks.last_error(errors)} All of it is in {errors}.")
+            if once and _changed(node.folder / RESULT) != before:
+                # The process that has kept the result has yet to tell the server so.
+                time.sleep(5.0)
+                return True
+            time.sleep(0.5)
+    return False
+
+
+def _changed(path: Path) -> int | None:
+    """When a file was written last; ``None`` without one."""
+    return path.stat().st_mtime_ns if path.exists() else None

@@ -1,6 +1,8 @@
 """Figures of the federation.  Each part writes one JSON file beside this one.
 
-python benchmarks/federation/run.py privacy | liars | traffic | blocks | exchanges CLIENTS
+python benchmarks/federation/run.py privacy | liars | blocks | exchanges CLIENTS
+
+Bytes are measured by ``traffic.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vaneb import VANEB, ClientReport, Reports
-from vaneb.covariance import ConstantDiagonal, ConstantFull
+from vaneb.covariance import ConstantDiagonal
 
 HERE = Path(__file__).parent
 #: Three groups of clients in three dimensions, and how precise clients are.
@@ -109,51 +111,6 @@ def liars(clients: int = 300, share: float = 0.1, repeats: int = 2) -> dict:
     return {"clients": clients, "share": share, "rows": rows}
 
 
-def traffic(atoms: int = 30) -> dict:
-    """Messages and bytes for each client in each mode, from the messages themselves."""
-    from vaneb.flower import wire
-    from vaneb.flower.exchange import TOKEN
-
-    def size(tree: dict) -> int:
-        return wire.size_of(wire.to_record({**tree, TOKEN: "0" * 32}))
-
-    rows = []
-    for d in (3, 100, 1290):
-        names = [f"x{j}" for j in range(d)]
-        full = ClientReport("north", np.zeros(d), 50.0, ConstantFull(np.eye(d)[None]))
-        diagonal = ClientReport("north", np.zeros(d), 50.0, ConstantDiagonal(np.ones((1, d))))
-        result = {
-            "client": "north", "names": names, "mean": np.zeros(d), "covariance": np.zeros((d, d)),
-            "lower": np.zeros(d), "upper": np.zeros(d), "level": 0.9, "shrinkage": 0.5, "flag": "",
-        }  # fmt: skip
-        question = size({"kind": "sums", "atoms": np.zeros((atoms, d)), "weights": np.zeros(atoms)})
-        information = 8 * atoms * d * d
-        answer = (
-            size({"log_density": 0.0, "share": np.zeros(atoms), "gradient": np.zeros((atoms, d))})
-            + information
-        )
-        vector = 8 * (1 + atoms * (1 + d + d * (d + 1) // 2))
-        rows.append(
-            {
-                "d": d,
-                "reports, full": {
-                    "messages": 4,
-                    "up": size({"names": names, "design": "0" * 16, "report": full.to_wire()}),
-                    "down": size(result) + size({}),
-                },
-                "reports, diagonal": {
-                    "messages": 4,
-                    "up": size({"names": names, "design": "0" * 16, "report": diagonal.to_wire()}),
-                    "down": size(result) + size({}),
-                },
-                "evaluate, one step": {"messages": 2, "up": answer, "down": question},
-                "secure, one step": {"messages": 8, "up": vector, "down": question},
-                "network, head (float32)": {"messages": 2, "up": 2 * 4 * d, "down": 4 * d},
-            }
-        )
-    return {"atoms": atoms, "rows": rows}
-
-
 def blocks(clients: int = 100_000) -> dict:
     """Constants of a pass over a file."""
     from vaneb.outofcore import fit_file
@@ -215,7 +172,6 @@ def main() -> None:
     found = {
         "privacy": privacy,
         "liars": liars,
-        "traffic": traffic,
         "blocks": blocks,
         "exchanges": exchanges,
     }[part](*map(int, more))

@@ -72,7 +72,20 @@ def numbers_in(value) -> list[float]:
     return [float(value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
-@pytest.mark.parametrize("form", ["constant", "moments"])
+def test_variances_alone_are_those_of_the_full_covariance(tmp_path):
+    full, diagonal = (Settings(**{**vars(SETTINGS), "form": form}) for form in ("constant", "diagonal"))
+    grid = federation(tmp_path, diagonal, 4)
+    here, there = central(grid, full), central(grid, diagonal)
+    points = here.estimate[:, None]
+    full_precision = here.n[:, None, None] * here.covariance.precision(points)[:, 0]
+    variances = 1 / (there.n[:, None] * there.covariance.precision(points)[:, 0])
+    expected = np.diagonal(np.linalg.inv(full_precision), axis1=1, axis2=2)
+    np.testing.assert_allclose(variances, expected, rtol=1e-9)
+    np.testing.assert_array_equal(there.estimate, here.estimate)
+    assert run(grid, tmp_path, diagonal)["served"] == ["c0", "c1", "c2", "c3"]
+
+
+@pytest.mark.parametrize("form", ["constant", "diagonal", "moments"])
 def test_no_row_leaves_a_client(tmp_path, form):
     """No number of any row, and no bytes of it, are in any message; messages do not grow with the rows."""
     sizes = {}

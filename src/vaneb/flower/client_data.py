@@ -9,12 +9,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.seam import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
 from vaneb.reports import Reports
+from vaneb.semidefinite import standard_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +88,24 @@ def local_report(model: LocalModel, settings: Settings) -> Reports:
     from vaneb.local.report import report
 
     dispersion = settings.dispersion if settings.dispersion > 0 else None
-    return report(model.rows, model.family, form=settings.form, dispersion=dispersion)
+    form = "constant" if settings.form == "diagonal" else settings.form
+    found = report(model.rows, model.family, form=form, dispersion=dispersion)
+    return _with_variances_only(found) if settings.form == "diagonal" else found
+
+
+def _with_variances_only(reports: Reports) -> Reports:
+    """The same with the diagonal of each covariance (of the inverse, not the inverse of the diagonal)."""
+    unit = reports.covariance.precision(reports.estimate[:, None])[:, 0]
+    errors = standard_errors(reports.n[:, None, None] * unit)
+    variances = ConstantDiagonal(1 / (reports.n[:, None] * errors**2))
+    return Reports(
+        reports.estimate,
+        reports.n,
+        variances,
+        ids=reports.ids,
+        names=reports.names,
+        status=list(reports.status),
+    )
 
 
 def local_likelihood(model: LocalModel, settings: Settings) -> Likelihood:

@@ -22,7 +22,8 @@ class Settings:
     mode : "reports" (one-shot), "evaluate" (evaluation at the client), "secure" (the same, only sums arrive),
         or "network".
     formula, family, offset : the clients' local model.
-    form : of a reported covariance function: "constant" or "moments"; neither holds a row.
+    form : of a reported covariance function: "constant" (a matrix), "diagonal" (its variances only, for many
+        parameters) or "moments"; none of them holds a row.
     dispersion : noise of the gaussian and gamma families; 0 lets every client estimate its own.
     likelihood : what is evaluated at the client: its "covariance" function or its "exact" likelihood.
     parameters : names that every client must report, separated by commas; "" takes what most of them report.
@@ -79,7 +80,7 @@ class Settings:
     def __post_init__(self) -> None:
         for option, value, known in (
             ("mode", self.mode, MODES),
-            ("form", self.form, ("constant", "moments")),
+            ("form", self.form, ("constant", "diagonal", "moments")),
             ("likelihood", self.likelihood, ("covariance", "exact")),
             ("family", self.family, FAMILIES),
         ):

@@ -256,6 +256,9 @@ def test_version_and_help() -> None:
     assert result.exit_code == 0
     assert result.output.startswith("vaneb ")
     assert "personalize" in vaneb("--help").output
+    said = vaneb("personalize", "--help").output
+    assert "[required]" in said
+    assert "\\" not in said
 
 
 # ---------------------------------------------------------------- how it is interrupted

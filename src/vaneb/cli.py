@@ -7,6 +7,7 @@ import sys
 from typing import Annotated
 
 import typer
+import typer.core
 
 from vaneb.commands.compare import compare
 from vaneb.commands.demo import demo
@@ -18,6 +19,9 @@ from vaneb.commands.study import study
 from vaneb.commands.table import table
 from vaneb.commands.train import train
 from vaneb.commands.watch import watch
+
+# Where rich is installed, typer writes a backslash before [required] even though its markup is off.
+typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="vaneb",

@@ -171,7 +171,7 @@ def measure(here: Deployment, settings: Settings, folder: Path, rows: np.ndarray
 
 
 def traffic(d: int, only: str = "") -> dict[str, Any]:
-    """All modes at d parameters, or only one of them (all networks by "network"), beside what was measured before."""
+    """All modes at d parameters, or one of them ("network": all of those) beside what is there already."""
     path = Path(__file__).parent / f"traffic-{d}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if only and path.exists() else {}
     found |= {"d": d, "clients": len(CLIENTS), "atoms": ATOMS}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from vaneb import InvalidOption
 from vaneb.cli import app
-from vaneb.flower import checks, keys
+from vaneb.flower import beside, checks, keys
 from vaneb.flower.keys import make_keys
 
 
@@ -175,6 +175,17 @@ def test_a_nodes_log_is_put_into_words():
     log = f"{start}old\n{start}[code: 2004] Failed to activate SuperNode.\n"
     assert "puts north.pub into the server's keys/nodes" in checks.why_ended(log, "north")
     assert checks.why_ended(f"{start}ERROR: no room\nbye", "north") == "ERROR: no room"
+
+
+def test_a_client_ends_only_when_the_server_knows_that_it_has_its_result(tmp_path):
+    log = tmp_path / "supernode.log"
+    asked = (
+        "Starting Flower SuperNode\nReceiving: query.report\nSent successfully\nReceiving: query.deliver\n"
+    )
+    log.write_text("Receiving: query.report\n" + asked)
+    assert not beside._all_answered(log)
+    log.write_text("Receiving: query.report\n" + asked + "Sent successfully\n")
+    assert beside._all_answered(log)
 
 
 def test_keys_are_made_once(here):

@@ -9,34 +9,22 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
-from flwr.app import Context, RecordDict
 
 from flower.loopback import LoopbackGrid, content_of, federation
-from vaneb import VANEB, InvalidReport
+from vaneb import VANEB
 from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
 from vaneb.flower.evaluation import algorithm_1, fit_remote, run_evaluation
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.remote import RemoteLikelihood
-from vaneb.flower.secure import (
-    Scale,
-    from_vector,
-    levels_for,
-    run_secure,
-    secure_sum,
-    shares_needed,
-    to_vector,
-)
 from vaneb.flower.settings import Settings
-from vaneb.flower.start import box_of, cover
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import log_mixture
-from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.reports import Reports
-from vaneb.sums import em_step, own_sums
+from vaneb.sums import own_sums
 
 EVALUATE = Settings(
     mode="evaluate",
@@ -51,7 +39,6 @@ EVALUATE = Settings(
     wait=0.1,
     timeout=20.0,
 )
-BOX = {"lower": "-2,-1", "upper": "2,2", "precision_bound": 300.0, "atoms": 8}
 
 
 def settings_for(likelihood: str, **changes) -> Settings:
@@ -172,135 +159,6 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         remote.log_likelihood(np.zeros((2, 2)))
 
 
-# ---------------------------------------------------------------- secure aggregation
-
-
-@pytest.mark.parametrize("likelihood", ["exact", "covariance"])
-def test_em_on_sums_is_the_solvers_pseudo_em(tmp_path, likelihood):
-    settings = settings_for(likelihood, mode="secure", **BOX)
-    here = central(federation(tmp_path, settings, 6), settings)
-    first = cover(*box_of(settings), 6, seed=0)
-    atoms, weights = first, np.full(6, 1 / 6)
-    for _ in range(3):
-        sums = own_sums(here, atoms, weights)
-        scale = Scale.of(settings)
-        # There and back by the vector, one client at a time, as it is sent.
-        parts = [to_vector(own_sums(here.take(slice(k, k + 1)), atoms, weights), scale) for k in range(6)]
-        assert max(np.abs(part).max() for part in parts) < 1
-        again = from_vector(np.sum(parts, axis=0), *atoms.shape, scale)
-        for a, b in zip(again, sums, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
-        atoms, weights = em_step(sums, atoms)
-    expected, shares, _ = pseudo_em(here, first, np.full(6, 1 / 6), 3)
-    # Sums drop atoms that have died out; the solver keeps them until its end.
-    alive = shares > 1e-8
-    assert len(weights) == alive.sum()
-    np.testing.assert_allclose(atoms, expected[alive], rtol=1e-7)
-    np.testing.assert_allclose(weights, shares[alive], rtol=1e-7)
-
-
-def _context() -> Context:
-    return Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-
-
-def test_secure_sums_arrive_masked_and_add_up(tmp_path):
-    """The protocol itself, Flower's own code on both sides, every message captured."""
-    settings = settings_for("exact", mode="secure", **BOX)
-    grid = federation(tmp_path, settings, 5)
-    here = central(grid, settings)
-    atoms, weights = cover(*box_of(settings), 4, seed=1), np.full(4, 0.25)
-    scale = Scale.of(settings)
-    parts = {
-        node: to_vector(own_sums(here.take(slice(k, k + 1)), atoms, weights), scale)
-        for k, node in enumerate(grid.nodes)
-    }
-    line = Line(grid, 20.0)
-    total, count, lost = secure_sum(line, _context(), tuple(grid.nodes), atoms, weights, 1)
-    assert (count, lost) == (5, {})
-    step = 2 / levels_for(5)
-    np.testing.assert_allclose(total, sum(parts.values()), atol=5 * step)
-    from flwr.common import bytes_to_ndarray
-
-    levels = levels_for(5)
-    seen = 0
-    for way, node, message in grid.captured:
-        for record in message.content.config_records.values():
-            for value in record.values():
-                for item in value if isinstance(value, list) else [value]:
-                    if way == "up" and isinstance(item, bytes) and item[:6] == b"\x93NUMPY":
-                        masked = bytes_to_ndarray(item)
-                        if masked.shape == parts[node].shape:
-                            seen += 1
-                            plain = (parts[node] + 1) * levels / 2
-                            # A masked number is anywhere in the modulus; the client's own is nowhere near.
-                            assert (np.abs(masked - plain) < 2).mean() < 0.1
-                            assert masked.max() > levels
-        if way == "up":
-            assert not any(array for part in message.content.array_records.values() for array in part)
-    assert seen == 5
-
-
-def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
-    settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 4})
-    grid = federation(tmp_path, settings, 5)
-    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
-    assert outcome["served"] == [f"c{k}" for k in range(5)]
-    first = cover(*box_of(settings), 8, seed=0)
-    atoms, weights, _ = pseudo_em(central(grid, settings), first, np.full(8, 1 / 8), 4)
-    prior = Archive(tmp_path / "server").prior()
-    heavy = weights > 1e-3
-    order = [int(np.abs(prior.atoms - a).sum(axis=1).argmin()) for a in atoms[heavy]]
-    np.testing.assert_allclose(prior.weights[order], weights[heavy], atol=2e-5)
-    np.testing.assert_allclose(prior.atoms[order], atoms[heavy], atol=5e-3)
-
-
-def test_a_sum_of_fewer_than_three_is_never_unmasked(tmp_path):
-    settings = settings_for("exact", mode="secure", **BOX)
-    assert [shares_needed(k) for k in (3, 4, 5, 10)] == [3, 3, 3, 7]
-    with pytest.raises(InvalidReport, match="hides nobody"):
-        run_secure(
-            Line(federation(tmp_path, settings, 2), 5.0),
-            _context(),
-            settings,
-            Archive.open(tmp_path / "server", settings),
-        )
-    # A server that proposes it is refused by every client.
-    grid = federation(tmp_path, settings, 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 2)
-        with pytest.raises(Lost):
-            secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
-    assert len(grid.errors) == 3
-
-
-def test_a_client_lost_in_a_sum_is_named_and_the_fit_goes_on(tmp_path):
-    settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 2})
-    grid = federation(tmp_path, settings, 5)
-    asked = 0
-
-    def falls_silent(message, genuine):
-        nonlocal asked
-        asked += 1
-        return genuine(message) if asked < 4 else None
-
-    grid.nodes[1004].behave = falls_silent
-    outcome = run_secure(Line(grid, 1.0), _context(), settings, Archive.open(tmp_path / "server", settings))
-    assert outcome["served"] == ["c0", "c1", "c2", "c3"]
-    assert [trouble["client"] for trouble in outcome["troubles"]] == ["c4"]
-    assert outcome["clients"] == 4
-
-
-def test_in_mode_secure_nobody_gives_its_own_part_unmasked(tmp_path):
-    settings = settings_for("exact", mode="secure", **BOX)
-    grid = federation(tmp_path, settings, 3)
-    question = {"kind": "sums", "atoms": np.zeros((2, 2)), "weights": np.full(2, 0.5)}
-    for kind in ("evaluate", "report", "network"):
-        answers = list(Line(grid, 5.0).ask(kind, {node: question for node in grid.nodes}))
-        assert [answer.content for answer in answers] == [None, None, None]
-        assert all("cannot do" in answer.reason for answer in answers)
-    assert "only under a mask" in (tmp_path / "c0" / "errors.log").read_text()
-
-
 def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
     grid = federation(tmp_path, EVALUATE, 3)
     grid.nodes[1000].node_config["allow"] = "secure,reports"
@@ -311,21 +169,3 @@ def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
         )
     assert found.value.reasons.keys() == {1000}
     assert "allows secure, reports only" in (tmp_path / "c0" / "errors.log").read_text()
-
-
-def test_a_failure_under_secure_aggregation_tells_nothing(tmp_path):
-    settings = settings_for("exact", mode="secure", **BOX)
-    grid = federation(tmp_path, settings, 5)
-    path = Path(grid.nodes[1000].node_config["data"])
-    path.write_text(path.read_text() + "0.5,-31415.9265\n")
-    total, count, lost = secure_sum(
-        Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1
-    )
-    # The others' masks are lifted without it.
-    assert count == 4
-    assert lost == {1000: "its client app raised an error that it did not handle"}
-    assert np.isfinite(total).all()
-    assert "31415" in (tmp_path / "c0" / "errors.log").read_text()
-    for reply in grid.errors:
-        assert "31415" not in reply.error.reason
-    assert grid.errors

@@ -71,12 +71,17 @@ def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None
             if _changed(errors) != failed:
                 failed = _changed(errors)
                 tell(f"could not answer the server: {checks.last_error(errors)} All of it is in {errors}.")
-            if once and _changed(node.folder / RESULT) != before:
-                # The process that has kept the result has yet to tell the server so.
-                time.sleep(5.0)
+            if once and _changed(node.folder / RESULT) != before and _all_answered(node.log):
                 return True
             time.sleep(0.5)
     return False
+
+
+def _all_answered(log: Path) -> bool:
+    """Whether the SuperNode has sent an answer to all that it was asked: that the result is kept, too."""
+    text = log.read_text(errors="replace")
+    last = text[text.rfind("Starting Flower SuperNode") :]
+    return last.count("Sent successfully") + last.count("Failed to send") >= last.count("Receiving: ")
 
 
 def _changed(path: Path) -> int | None:

@@ -10,6 +10,7 @@ wire       bytes that the relay saw in calls about messages, with Flower's and H
 That no value of any row has passed is checked on the way.
 
 python benchmarks/federation/traffic.py DIMENSION [MODE]
+python benchmarks/federation/traffic.py table
 """
 
 from __future__ import annotations
@@ -170,9 +171,13 @@ def measure(here: Deployment, settings: Settings, folder: Path, rows: np.ndarray
     }
 
 
+def _path(d: int) -> Path:
+    return Path(__file__).parent / f"traffic-{d}.json"
+
+
 def traffic(d: int, only: str = "") -> dict[str, Any]:
     """All modes at d parameters, or one of them ("network": all of those) beside what is there already."""
-    path = Path(__file__).parent / f"traffic-{d}.json"
+    path = _path(d)
     found: dict[str, Any] = json.loads(path.read_text()) if only and path.exists() else {}
     found |= {"d": d, "clients": len(CLIENTS), "atoms": ATOMS}
     switch = ROOT / "tests" / "flower" / "hostile" / "switch.py"
@@ -188,5 +193,40 @@ def traffic(d: int, only: str = "") -> dict[str, Any]:
     return found
 
 
+def readable(size: int) -> str:
+    """Bytes as a reader wants them."""
+    for unit, factor in (("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} B"
+
+
+def table() -> str:
+    """What was measured, as Markdown: contents (and what was on the wire) of one client, up / down."""
+    found = {d: json.loads(path.read_text()) for d in (3, 100, 1290) if (path := _path(d)).exists()}
+    names = dict.fromkeys(
+        name for one in found.values() for name, value in one.items() if type(value) is dict
+    )
+    lines = []
+    for name in names:
+        cells = []
+        for one in found.values():
+            value = one.get(name)
+            if value is None or "contents" not in value:
+                cells.append("")
+                continue
+            contents, wire = (
+                " / ".join(readable(value[key][way]) for way in ("up", "down"))
+                for key in ("contents", "wire")
+            )
+            cells.append(f"{contents} ({wire})")
+        some = next(one[name] for one in found.values() if "contents" in one.get(name, {}))
+        lines.append(f"| {name} | {some['exchanges']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    traffic(int(sys.argv[1]), *sys.argv[2:])
+    if sys.argv[1] == "table":
+        print(table())
+    else:
+        traffic(int(sys.argv[1]), *sys.argv[2:])

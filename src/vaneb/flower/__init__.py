@@ -1,9 +1,12 @@
 """VANEB as a federation on Flower: the only place that imports ``flwr`` (``pip install 'vaneb[flower]'``).
 
-settings      what a run is: formula, family, mode, privacy; the same on both sides
-wire          trees of numbers and text  <->  Flower's records, and files
-exchange      the server asks, clients answer, whoever does not is named
-client_app    what runs beside the data
-server_app    what runs at the coordinator: one of ``one_shot``, ``evaluation``, ``secure``, ``networks``
-processes     SuperLink and SuperNodes as processes that are always stopped again
+settings        what a run is: formula, family, mode, privacy; the same on both sides
+wire            trees of numbers and text  <->  Flower's records, and files
+exchange, roll  the server asks, clients answer, whoever does not is named
+client_app      what runs beside the data, with ``client_data`` and ``network_client``
+server_app      what runs at the coordinator: one of ``one_shot``, ``evaluation``, ``secure``, ``networks``
+archive         what outlives the server
+processes       SuperLink and SuperNodes as processes that are always stopped again; ``control`` tells them
+                what to do, ``beside`` keeps a client's there
+checks, keys    what the command line looks at before anything starts, and certificates for a trial
 """

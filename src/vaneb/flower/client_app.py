@@ -223,9 +223,25 @@ def in_a_crowd(message: Message, context: Context, call_next: Callable[..., Mess
     """Refuse a protocol that would unmask the sum of too few; the server proposes, the client checks."""
     from vaneb.flower.secure import SMALLEST_SUM, smallest_sum_of
 
-    if smallest_sum_of(message.content) < SMALLEST_SUM:
-        raise Failed("the run asks for something that it cannot do; its own log says why")
+    def check() -> None:
+        if smallest_sum_of(message.content) < SMALLEST_SUM:
+            raise InvalidOption(
+                f"secure: the server could unmask a sum of fewer than {SMALLEST_SUM} clients."
+            )
+
+    _or_failed(check, context)
     return call_next(message, context)
+
+
+def _or_failed(part: Callable[[], Any], context: Context) -> Any:
+    """What ``part`` returns; ``Failed`` with nothing but a fixed sentence if it raises."""
+    try:
+        return part()
+    except Exception as error:
+        write_error(context)
+        sentence = sentence_for(error)
+    # Out of the block, so that nothing of the first exception hangs on to this one.
+    raise Failed(sentence)
 
 
 @app.train(mods=[in_a_crowd, secaggplus_mod])
@@ -233,17 +249,14 @@ def secure(message: Message, context: Context) -> Message:
     """This client's part of a sum, which Flower masks before it leaves."""
     from vaneb.flower.secure import answer_secure
 
-    try:
+    def part() -> Any:
         place = Place.of(context)
+        if place.settings.mode != "secure":
+            raise InvalidOption(f"secure: not a question of mode {place.settings.mode}.")
         _, _, likelihood = place.likelihood()
-        answer = answer_secure(message.content, likelihood, place.settings)
-    except Exception as error:
-        write_error(context)
-        sentence = sentence_for(error)
-    else:
-        return Message(answer, reply_to=message)
-    # Out of the block, so that nothing of the first exception hangs on to this one.
-    raise Failed(sentence)
+        return answer_secure(message.content, likelihood, place.settings)
+
+    return Message(_or_failed(part, context), reply_to=message)
 
 
 @app.query("network")

@@ -97,6 +97,11 @@ def test_huber_says_what_it_uses(data: Path, tmp_path: Path) -> None:
         ((*MODEL, "--level", 2), "--level 2"),
         ((*MODEL, "--offset", "log_n"), "column log_n: missing"),
         ((*MODEL, "--family", "binomial"), "is not 0 or 1"),
+        (("--client", "site", "--formula", "y ~ x + test", "--test-column", "test"), "the test column test"),
+        (("--client", "site", "--formula", "y ~ y"), "the response y stands on the right-hand side"),
+        (("--client", "site", "--formula", "y ~ x + C(site)"), "leave the client column site out"),
+        (("--client", "site", "--formula", "y ~ C(x)"), "Column x is taken for a factor, of 180 levels"),
+        ((*MODEL, "--test-column", "site"), "2 is neither 0 (fit) nor 1 (test)"),
     ],
 )
 def test_mistakes_end_in_one_line_and_write_nothing(
@@ -115,6 +120,25 @@ def test_files_that_cannot_be_read_or_written(data: Path, tmp_path: Path) -> Non
     assert ".csv or .parquet" in run(data, *MODEL, "-o", tmp_path / "o.xlsx").stderr
     (tmp_path / "bad.parquet").write_text("no")
     assert "cannot be read" in run(tmp_path / "bad.parquet", *MODEL, "-o", tmp_path / "o.csv").stderr
+
+
+def test_tables_that_are_not_what_they_seem(frame: pd.DataFrame, tmp_path: Path) -> None:
+    def said(content: bytes, *arguments: str) -> str:
+        (tmp_path / "odd.csv").write_bytes(content)
+        result = run(tmp_path / "odd.csv", *(arguments or MODEL), "-o", tmp_path / "out.csv")
+        assert result.exit_code == 2
+        assert not (tmp_path / "out.csv").exists()
+        return result.stderr
+
+    assert "separated by semicolons" in said(frame.to_csv(sep=";", index=False).encode())
+    assert "not UTF-8" in said(frame.assign(x="caf\xe9").to_csv(index=False).encode("latin1"))
+    assert "has no rows" in said(b"site,x,y\n")
+    assert "cannot be read" in said(b"")
+    assert "'x' 2 times" in said(b"site,x,y,x\n1,2,3,1\n1,2,4,2\n2,3,4,5\n")
+    spaced = frame.rename(columns={"x": "my x"}).to_csv(index=False).encode()
+    assert "quoted, as in `my x`" in said(spaced, "--client", "site", "--formula", "y ~ my x")
+    alike = frame.assign(y=1).to_csv(index=False).encode()
+    assert "all rows of the fit are 1" in said(alike, *MODEL, "--family", "binomial")
 
 
 def test_help_loads_no_heavy_library() -> None:

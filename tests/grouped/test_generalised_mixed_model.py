@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from vaneb.grouped.generalised_mixed_model import gaussian_population
 from vaneb.grouped.grid_choice import certificate, choose_on_grid, grid_over
-from vaneb.grouped.marginal import Marginal, root_of
+from vaneb.grouped.marginal import Marginal
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import binomial, multinomial, poisson
 
@@ -34,10 +34,10 @@ def test_known_population() -> None:
 
 def test_no_narrower_wider_or_shifted_population_is_more_likely() -> None:
     marginal = Marginal(binary(150, 8, (1.0, 0.8)), binomial())
-    mean, spread = gaussian_population(marginal, np.zeros(2)).refitted(marginal)
+    mean, root = gaussian_population(marginal, np.zeros(2)).refitted(marginal)
 
     def height(shift: np.ndarray, scale: np.ndarray) -> float:
-        value = marginal.value(mean + shift, root_of(scale[:, None] * spread * scale)).log_density
+        value = marginal.value(mean + shift, scale[:, None] * root).log_density
         return float(value.sum())
 
     best = height(np.zeros(2), np.ones(2))

@@ -158,6 +158,46 @@ def test_multinomial_probabilities_sum_to_one_and_new_frames_may_be_polars() -> 
     assert_allclose(mean.sum(axis=1), 1)
 
 
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_units_and_zero_of_a_covariate_change_no_prediction(family: str) -> None:
+    frame = simulated(15, family=family)
+    moved = frame.assign(x=1e6 + 1e3 * frame.x)
+    options = {"client": "site", "formula": "y ~ x", "family": family, "test_column": "test"}
+    first, second = fit_groups(frame, **options), fit_groups(moved, **options)
+    assert_allclose(second.predict(moved), first.predict(frame), rtol=2e-3, atol=2e-3)
+    slopes = (fit.coefficients.theta_x.to_numpy() for fit in (first, second))
+    assert_allclose(next(slopes), 1e3 * next(slopes), atol=0.02)
+
+
+def test_predictions_of_binary_rows_are_averaged_over_the_posterior() -> None:
+    frame = simulated(16, family="binomial")
+    fit = fit_groups(frame, client="site", formula="y ~ x", family="binomial")
+    at_mean = expit(
+        (fit.posterior.mean[frame.site] * np.column_stack([np.ones(len(frame)), frame.x])).sum(axis=1)
+    )
+    averaged = fit.predict(frame)
+    # An average of probabilities is nearer to one half than the probability at the average.
+    assert (np.abs(averaged - 0.5) <= np.abs(at_mean - 0.5) + 0.02).mean() > 0.95
+    stranger = pd.DataFrame({"site": ["nobody"], "x": [1.0]})
+    theta = fit.prior.sample(20_000, np.random.default_rng(0))
+    assert fit.predict(stranger)[0] == pytest.approx(expit(theta @ [1, 1]).mean(), abs=0.01)
+
+
+def test_a_row_far_out_does_not_end_in_an_error() -> None:
+    frame = simulated(17, family="poisson")
+    frame.loc[7, "x"] = 5e3
+    fit = fit_groups(frame, client="site", formula="y ~ x", family="poisson")
+    assert np.isfinite(fit.posterior.mean).all()
+
+
+def test_fewer_clients_than_variances_and_covariances() -> None:
+    frame = simulated(20, clients=20)
+    frame["f"] = np.random.default_rng(20).choice(list("pqr"), len(frame))
+    fit = fit_groups(frame, client="site", formula="y ~ x * f", test_column="test")
+    assert fit.held_out is not None
+    assert fit.held_out.best == "personalised"
+
+
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
 def test_tiny_data(family: str) -> None:
     frame = pd.DataFrame({"g": list("aabbc"), "y": [0, 1, 1, 0, 1], "x": [0.1, 0.2, 0.5, 0.4, 0.3]})

@@ -150,6 +150,7 @@ def _read(path: Path, columns: set[str | None]) -> pa.Table:
                 null_values=missing, strings_can_be_null=True, column_types=padded
             )
             table = pa.csv.read_csv(path, parse_options=parse, convert_options=options)
+        _check_text(path, table)
         return table
     except FileNotFoundError:
         raise InvalidReport(f"{path}: there is no such file.") from None
@@ -160,6 +161,19 @@ def _read(path: Path, columns: set[str | None]) -> pa.Table:
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = (str(error).splitlines() or ["unknown reason"])[0]
         raise InvalidReport(f"{path}: cannot be read as a table ({reason}).") from None
+
+
+def _check_text(path: Path, table: pa.Table) -> None:
+    """Refuse a .csv that was read, but not as its author meant it."""
+    import pyarrow as pa
+
+    only = table.column_names[0] if table.num_columns == 1 else ""
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in only:
+            raise InvalidReport(f"{path}: its columns are separated by {name}. Save it with commas.")
+    for column, kind in zip(table.column_names, table.schema.types, strict=True):
+        if pa.types.is_binary(kind):
+            raise InvalidReport(f"{path}: column {column} is not UTF-8 text. Save the file as UTF-8.")
 
 
 def _has_leading_zeros(path: Path, column: str) -> bool:

@@ -16,7 +16,7 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames, scores
 from vaneb.grouped.design import Design, DesignRows, learn_design
-from vaneb.grouped.formula import parse
+from vaneb.grouped.formula import ParsedFormula, parse
 from vaneb.grouped.models import LocalModel, fit_local
 from vaneb.grouped.population import client_reports, fit_population
 from vaneb.grouped.predictive import expected_response
@@ -187,6 +187,7 @@ def fit_groups(
     design = learn_design(data[~testing], parsed, family, client=client, offset=offset)
     train = design.rows(data[~testing], response=True, new=False)
     test = design.rows(data[testing], response=True) if test_column is not None else None
+    _check_columns(design, parsed, len(train.kept), client, test_column)
     if not len(train.kept):
         raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
     assert train.response is not None
@@ -219,6 +220,33 @@ def _check(family: str, likelihood: str, level: float) -> None:
             raise InvalidOption(f"{option}: choose one of {', '.join(known)}, not {value!r}")
     if not 0 < level < 1:
         raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
+
+
+def _check_columns(
+    design: Design, formula: ParsedFormula, n_rows: int, client: str, test_column: str | None
+) -> None:
+    """Refuse formulas that can only be a slip."""
+    for column, what in ((test_column, "the test column"), (formula.response, "the response")):
+        if column in formula.right_columns:
+            raise InvalidOption(
+                f"formula {formula.text!r}: {what} {column} stands on the right-hand side. Leave it out."
+            )
+    if client in design.levels:
+        raise InvalidOption(
+            f"formula {formula.text!r}: leave the client column {client} out. Every client has coefficients "
+            "of its own already."
+        )
+    if len(design.names) >= n_rows > 0:
+        largest = max(design.levels, key=lambda c: len(design.levels[c]), default=None)
+        hint = "Use fewer terms."
+        if largest is not None:
+            hint += (
+                f" Column {largest} is taken for a factor, of {len(design.levels[largest]):,} levels: if it "
+                "should be a number, look for text, dates or decimal commas in it."
+            )
+        raise InvalidReport(
+            f"formula {formula.text!r}: {len(design.names):,} coefficients for {n_rows:,} rows. {hint}"
+        )
 
 
 def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:

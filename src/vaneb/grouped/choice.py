@@ -7,12 +7,11 @@ score of a population G that was fitted without the client is the log density of
 
     s_k(G) = [log f_k(B | A) + log f_k(A | B)] / 2 = log f_k(A, B) - [log f_k(A) + log f_k(B)] / 2.
 
-The mixture has to win by ``STANDARD_ERRORS`` of the difference.  In simulations mixtures that predicted
-better won by 3 to 11 of them, those that did not by 2 at most.
-
 That score believes the family.  Where noise is not what the family says (marks from 0 to 10 taken for
 Gaussian), a mixture can win by describing the noise and predict worse, so it must also have the smaller
-loss, by ``STANDARD_ERRORS_OF_LOSS``, when half of a client's rows are predicted from the other half.
+loss when half of a client's rows are predicted from the other half.  It has to win both ways by
+``STANDARD_ERRORS`` of the difference: in simulations mixtures that predicted better won by 3 to 11 of them,
+those that did not by 2 at most.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from vaneb.posterior import posterior
 from vaneb.prior import Prior
 
 FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
-STANDARD_ERRORS, STANDARD_ERRORS_OF_LOSS = 2.5, 1.0
+STANDARD_ERRORS = 2.5
 #: Ways to halve the rows that the scores are averaged over.
 HALVINGS = 3
 #: Fewer clients with two rows or more than this cannot tell.
@@ -63,7 +62,7 @@ class RowsVerdict:
     def mixture(self) -> bool:
         """Is the mixture better, clearly?"""
         likelier = self.gain > STANDARD_ERRORS * self.standard_error
-        return likelier and self.loss_gain > STANDARD_ERRORS_OF_LOSS * self.loss_error
+        return likelier and self.loss_gain > STANDARD_ERRORS * self.loss_error
 
 
 def compare_on_rows(

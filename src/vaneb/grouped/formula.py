@@ -62,7 +62,9 @@ def parse(text: str, frame: pd.DataFrame, reserved: Sequence[str]) -> ParsedForm
     try:
         parsed = Formula(text, _context={"__formulaic_variables_available__": free})
     except FormulaicError as error:
-        raise InvalidOption(f"formula {text!r}: cannot be read ({_plain(error)}).") from None
+        spaced = next((c for c in free if " " in c), None)
+        hint = "" if spaced is None else f" Names with spaces are quoted, as in `{spaced}`."
+        raise InvalidOption(f"formula {text!r}: cannot be read ({_plain(error)}).{hint}") from None
     left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", None)
     if left is None or right is None or not hasattr(right, "required_variables"):
         raise InvalidOption(f"formula {text!r}: needs one response and one right-hand side, as in 'y ~ x'.")

@@ -91,7 +91,7 @@ def as_flags(values: pd.Series, column: str) -> NDArray[np.bool_]:
     text = values.astype(str).str.strip().str.lower()
     flags = text.map({"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1})
     if flags.isna().any():
-        bad = values[flags.isna()].iloc[0]
+        bad = values[flags.isna()].tolist()[0]
         raise InvalidReport(f"column {column}: {bad!r} is neither 0 (fit) nor 1 (test). Recode it.")
     return flags.to_numpy(dtype=bool)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from vaneb.grouped.marginal import Marginal
+from vaneb.grouped.marginal import Marginal, root_of
 from vaneb.grouped.structure import Candidate, Free, averaged, centred_basis
 from vaneb.local.objective import Array
 
@@ -41,20 +41,26 @@ class GaussianPopulation:
     """The candidate of the largest weight, in coordinates phi, theta = B phi."""
     basis: Array
     """B, shape (d, d)."""
+    inner: Array
+    """Covariance of phi, shape (d, d): Gamma = B inner B'."""
+
+    @property
+    def root(self) -> Array:
+        """R, shape (d, q), with R R' = Gamma."""
+        return self.basis @ root_of(self.inner)
 
     def refitted(self, some: Marginal) -> tuple[Array, Array]:
-        """mu and Gamma of ``best``'s kind for some of the clients."""
+        """mu and R of ``best``'s kind for some of the clients."""
         found = _candidate(some, self.basis, self.best.mean, self.best.free, self.best)
-        return self.basis @ found.mean, self.basis @ found.spread @ self.basis.T
+        return self.basis @ found.mean, self.basis @ root_of(found.spread)
 
 
 def gaussian_population(marginal: Marginal, centre: Array) -> GaussianPopulation:
     """The population of the clients behind ``marginal``; ``centre`` (d,) is a first guess of mu."""
     columns_basis, intercept = centred_basis(marginal.rows.design)
     p, d = len(columns_basis), marginal.dimension
-    blocks = d // p
-    basis = np.kron(np.eye(blocks), columns_basis).astype(np.float64)
-    terms = [j + p * np.arange(blocks) for j in range(p)]
+    basis = model_basis(columns_basis, d)
+    terms = [j + p * np.arange(d // p) for j in range(p)]
     start = np.asarray(np.linalg.solve(basis, centre), dtype=np.float64)
     found = averaged(
         lambda free, before: _candidate(marginal, basis, start, free, before),
@@ -62,7 +68,13 @@ def gaussian_population(marginal: Marginal, centre: Array) -> GaussianPopulation
         intercept,
         marginal.rows.n_clients,
     )
-    return GaussianPopulation(basis @ found.mean, basis @ found.spread @ basis.T, found.best, basis)
+    spread = basis @ found.spread @ basis.T
+    return GaussianPopulation(basis @ found.mean, spread, found.best, basis, found.spread)
+
+
+def model_basis(columns_basis: Array, dimension: int) -> Array:
+    """B (d, d) from that of the columns of the design: the same for every class."""
+    return np.kron(np.eye(dimension // len(columns_basis)), columns_basis).astype(np.float64)
 
 
 def _candidate(

@@ -29,7 +29,7 @@ from vaneb.local.families import Family
 from vaneb.local.objective import Array
 from vaneb.npmle.ellipsoids import even_normals, weight_steps
 from vaneb.npmle.fit import Certificate, Progress
-from vaneb.npmle.smooth import AGAINST_THE_GAUSSIAN, SmoothChoice
+from vaneb.npmle.smooth import AGAINST_THE_GAUSSIAN, MOST, SmoothChoice
 from vaneb.npmle.weights import scaled_likelihood
 
 Index = NDArray[np.intp]
@@ -71,13 +71,14 @@ def grid_over(population: GaussianPopulation) -> Grid:
     """Points that cover ``population``."""
     d = len(population.mean)
     standard = even_normals(POINTS_OF_ONE if d == 1 else POINTS, d)
-    spread = WIDER * population.spread + AT_LEAST**2 * population.basis @ population.basis.T
-    return Grid(population.mean + standard @ root_of(spread).T, standard, spread)
+    inner = WIDER * population.inner + AT_LEAST**2 * np.eye(d)
+    root = population.basis @ root_of(inner)
+    return Grid(population.mean + standard @ root.T, standard, root @ root.T)
 
 
 def certificate(marginal: Marginal, population: GaussianPopulation, grid: Grid, tol: float) -> Certificate:
     """The largest D of the single Gaussian at the grid's points."""
-    density = marginal.value(population.mean, root_of(population.spread)).log_density
+    density = marginal.value(population.mean, population.root).log_density
     gaps = np.exp(
         logsumexp(marginal.log_likelihood(grid.points) - density[:, None], axis=0) - np.log(len(density))
     )
@@ -111,20 +112,24 @@ def choose_on_grid(
         if progress is not None:
             progress("comparing populations", i + 1, int(fold.max()) + 1)
         inside, outside = np.flatnonzero(fold != i), np.flatnonzero(fold == i)
-        mean, spread = population.refitted(marginal.take(inside))
-        gaussians.append((mean, root_of(spread)))
+        gaussians.append(population.refitted(marginal.take(inside)))
         scores[0, outside] = marginal.take(outside).value(*gaussians[-1]).log_density
         for j, (smoothing, columns) in enumerate(smoothed):
             weights = smoothing @ weight_steps(columns[inside], equal, STEPS)
             mixtures[j].append(weights)
             scores[1 + j, outside] = np.log(matrix[outside] @ weights) + top[outside]
+    # No client decides alone, and one that is as good as impossible has no say.
+    usable = np.isfinite(scores).all(axis=0)
+    whole, scores = scores, scores[:, usable]
+    scores = scores[0] + np.clip(scores - scores[0], -MOST, MOST)
     averages = scores.mean(axis=1)
     best = int(np.argmax(averages[1:]))
     lead = scores[1 + best] - scores[0]
     shares, held_out = (1.0, *SHARES), tuple(float(a) for a in averages)
-    won = lead.mean() > AGAINST_THE_GAUSSIAN * lead.std() / np.sqrt(n)
+    won = lead.mean() > AGAINST_THE_GAUSSIAN * lead.std() / np.sqrt(len(lead))
     if won:
-        won = _on_rows(marginal, fold, gaussians, grid, mixtures[best], scores[[0, 1 + best]], rng).mixture
+        both = whole[[0, 1 + best]]
+        won = usable.all() and _on_rows(marginal, fold, gaussians, grid, mixtures[best], both, rng).mixture
     if not won:
         return SmoothChoice(population.spread, True, shares, held_out, 0)
     chosen = grid.spread * SHARES[best] if SHARES[best] > 0 else None

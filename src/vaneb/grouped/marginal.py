@@ -156,8 +156,14 @@ class Marginal:
         return Marginal(self.rows.take(clients), self.family, modes)
 
 
-def root_of(spread: Array) -> Array:
-    """R (d, q) of full column rank with R R' = ``spread``."""
+def root_of(spread: Array, basis: Array | None = None) -> Array:
+    """R (d, q) of full column rank with R R' = ``spread``.
+
+    Found in coordinates phi, theta = B phi, if ``basis`` B is given: the coefficients of covariates that are
+    far from zero are nearly collinear.
+    """
+    if basis is not None:
+        return np.ascontiguousarray(basis @ root_of(np.linalg.solve(basis, np.linalg.solve(basis, spread).T)))
     values, vectors = np.linalg.eigh((spread + spread.T) / 2)
     kept = values > 1e-12 * max(float(values[-1]), 1e-300)
     return np.ascontiguousarray(vectors[:, kept] * np.sqrt(values[kept]))

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
-from vaneb.grouped.structure import Candidate, Free, centred_basis, choose
+from vaneb.grouped.structure import Candidate, Free, averaged, centred_basis, choose, enough_clients
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.objective import Array
@@ -128,21 +128,36 @@ def mixed_model(rows: GroupedRows, *, free: Free | None = None, restricted: bool
     cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
     identified = _identified(gram, n)
     moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n, False)
+    final = replace(moments, restricted=True) if restricted else moments
     if free is None:
-        terms = [np.array([j]) for j in range(d)]
-        free = choose(lambda given, _: _candidate(moments, given), terms, intercept, rows.n_clients).free
-    if restricted:
-        moments = replace(moments, restricted=True)
-    factor = _factor(moments, free)
-    _, _, variance, mean = moments.deviance(factor)
+        free, factor = _chosen(moments, final, intercept, rows.n_clients)
+    else:
+        factor = _factor(final, free)
+    _, _, variance, mean = final.deviance(factor)
     root = basis @ factor
     return MixedModel(variance, basis @ (pooled + mean), variance * root @ root.T, free, identified)
 
 
-def _candidate(moments: _Moments, free: Free) -> Candidate:
-    factor = _factor(moments, free)
-    deviance, _, variance, mean = moments.deviance(factor)
-    return Candidate(mean, variance * factor @ factor.T, -deviance / 2, free)
+def _chosen(moments: _Moments, final: _Moments, intercept: int | None, n_clients: int) -> tuple[Free, Array]:
+    """Entries of L that differ from zero, and L: chosen by ``moments``, fitted by ``final``.
+
+    With fewer clients than entries there is no covariance of all coefficients to choose: candidates are
+    averaged.
+    """
+    d = moments.gram.shape[1]
+    terms = [np.array([j]) for j in range(d)]
+
+    def fit(free: Free, _: Candidate | None) -> Candidate:
+        factor = _factor(moments, free)
+        deviance, _slope, _variance, mean = moments.deviance(factor)
+        return Candidate(mean, factor @ factor.T, -deviance / 2, free)
+
+    if enough_clients(d, n_clients):
+        free = choose(fit, terms, intercept, n_clients).free
+        return free, _factor(final, free)
+    found = averaged(fit, terms, intercept, n_clients)
+    values, vectors = np.linalg.eigh(found.spread)
+    return found.best.free, vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 def _factor(moments: _Moments, free: Free) -> Array:

@@ -10,7 +10,7 @@ from vaneb.estimators import VANEB, diagonal_spread
 from vaneb.grouped.choice import compare_on_rows
 from vaneb.grouped.generalised_mixed_model import gaussian_population
 from vaneb.grouped.grid_choice import certificate, choose_on_grid, grid_over
-from vaneb.grouped.marginal import Marginal, root_of
+from vaneb.grouped.marginal import Marginal
 from vaneb.grouped.mixed_model import MixedModel
 from vaneb.grouped.models import LocalModel
 from vaneb.likelihood.exact import exact_likelihood
@@ -20,7 +20,7 @@ from vaneb.local.report import report
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Certificate, Progress, Step, log_mixture
 from vaneb.npmle.gaussian_prior import gaussian_prior
-from vaneb.npmle.smooth import SmoothChoice
+from vaneb.npmle.smooth import SmoothChoice, choose_spread
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 from vaneb.reports import OK, Reports
@@ -54,12 +54,12 @@ def fit_population(
         return model, model.personalize(reports)
     clients = exact_likelihood(rows, local.family, local.fits)
     automatic = isinstance(model.smooth, str) and model.smooth == "auto" and rows.n_clients > 1
-    if automatic and local.mixed_model is None:
+    if not automatic:
+        model.fit(clients, progress=progress)
+    elif local.mixed_model is None:
         _fit_by_quadrature(model, rows, local, clients, progress)
     else:
-        model.fit(clients, progress=progress)
-        if automatic and local.mixed_model is not None:
-            _prefer_mixed_model(model, rows, local, local.mixed_model, clients, progress)
+        _fit_least_squares(model, rows, local, local.mixed_model, clients, progress)
     model.prior_ = replace(model.prior_, names=names)
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
@@ -77,17 +77,15 @@ def _fit_by_quadrature(
     grid = grid_over(population)
     choice = choose_on_grid(marginal, population, grid, rng=rng, progress=progress)
     if not choice.single:
-        model.set_params(smooth="off" if choice.spread is None else choice.spread).fit(clients, progress)
-        model.set_params(smooth="auto")
-        model.smooth_ = choice
+        _fit_mixture(model, clients, choice, progress)
         return
     found = certificate(marginal, population, grid, model.tol)
-    density = marginal.value(population.mean, root_of(population.spread)).log_density
+    density = marginal.value(population.mean, population.root).log_density
     prior = Prior(population.mean[None], np.ones(1), population.spread, (), rows.n_clients)
     _use_single_gaussian(model, prior, float(density.mean()), found, choice)
 
 
-def _prefer_mixed_model(
+def _fit_least_squares(
     model: VANEB,
     rows: GroupedRows,
     local: LocalModel,
@@ -95,22 +93,27 @@ def _prefer_mixed_model(
     clients: Likelihood,
     progress: Progress | None,
 ) -> None:
-    """Put the mixed model in place of what ``model`` has, unless that is a mixture that predicts better."""
-    assert model.smooth_ is not None
+    """The single Gaussian of the mixed model, or a mixture if that is better (``choice``)."""
     rng = np.random.default_rng(model.seed)
-    if not model.smooth_.single:
-        spread = model.smooth_.spread
-        verdict = compare_on_rows(
-            rows, local.family, clients, spread, _fold_gaussian, tol=model.tol, rng=rng, progress=progress
-        )
-        if verdict.mixture:
+    diagonal = diagonal_spread(clients)
+    choice = choose_spread(clients, diagonal=diagonal, rng=rng, progress=progress, own_spreads=False)
+    if not choice.single:
+        given = (rows, local.family, clients, choice.spread, _fold_gaussian)
+        if compare_on_rows(*given, tol=model.tol, rng=rng, progress=progress).mixture:
+            _fit_mixture(model, clients, choice, progress)
             return
-    choice = replace(model.smooth_, spread=mixed.spread, single=True, chosen=0)
+    choice = replace(choice, spread=mixed.spread, single=True, chosen=0)
     prior = Prior(mixed.mean[None], np.ones(1), mixed.spread, (), rows.n_clients)
     smoothed = clients.smoothed(mixed.spread)
     found = certify(smoothed, prior.atoms, prior.weights, rng, tol=model.tol)
     value = float(log_mixture(smoothed, prior.atoms, prior.weights).mean())
     _use_single_gaussian(model, prior, value, found, choice)
+
+
+def _fit_mixture(model: VANEB, clients: Likelihood, choice: SmoothChoice, progress: Progress | None) -> None:
+    model.set_params(smooth="off" if choice.spread is None else choice.spread).fit(clients, progress)
+    model.set_params(smooth="auto")
+    model.smooth_ = choice
 
 
 def _fold_gaussian(clients: Likelihood) -> Prior:

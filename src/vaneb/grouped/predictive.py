@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from vaneb.grouped.generalised_mixed_model import model_basis
 from vaneb.grouped.marginal import Marginal, Points, gaussian_rule, root_of
+from vaneb.grouped.structure import centred_basis
 from vaneb.likelihood.exact import ExactLikelihood
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local import losses
@@ -80,7 +82,7 @@ def _by_quadrature(
     clients: ExactLikelihood, prior: Prior, client: NDArray[np.intp], covariates: Array, offset: Array
 ) -> Array:
     assert prior.spread is not None
-    root = root_of(prior.spread)
+    root = root_of(prior.spread, model_basis(centred_basis(clients.rows.design)[0], prior.dimension))
     x, weights = gaussian_rule(root.shape[1])
     unseen = Points((prior.atoms[0] + x @ root.T)[None], weights[None])
     out = average_over_points(clients.family, unseen, np.zeros_like(client), covariates, offset)

@@ -107,13 +107,14 @@ def integrate(data, mean, root, x, weights, modes, log_density, mean_slope, root
     mean_slope[:] = 0.0
     root_slope[:] = 0.0
     for k in range(log_density.shape[0]):
+        log_density[k] = -np.inf
+        if shares.shape[0] > 0:
+            # The population, for a client whose rows are as good as impossible.
+            shares[k] = weights
+            _set_points(mean, root, x, points)
+            thetas[k] = points.T
         top = _find_mode(data, k, mean, root, modes[k], factor, tile)
         if top == -np.inf:
-            log_density[k] = -np.inf
-            if shares.shape[0] > 0:
-                shares[k] = weights
-                _set_points(mean, root, x, points)
-                thetas[k] = points.T
             continue
         log_factor = 0.0
         for e in range(q):
@@ -133,6 +134,8 @@ def integrate(data, mean, root, x, weights, modes, log_density, mean_slope, root
                 t += 0.5 * (x[j, e] ** 2 - u[j, e] ** 2)
             share[j] = weights[j] * math.exp(t)
             total += share[j]
+        if not 0.0 < total < np.inf:
+            continue
         log_density[k] = top - log_factor + math.log(total)
         for j in range(m):
             share[j] /= total

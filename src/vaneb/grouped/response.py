@@ -53,14 +53,18 @@ class ResponseCoding:
                         f"column {column}: {odd[0]!r} is not 0 or 1, as the binomial family needs. "
                         "Recode it, or use family multinomial for classes."
                     )
-                classes = (0, 1)
+                if len(classes) == 2:
+                    classes = (0, 1)
             elif len(classes) > 2:
                 raise InvalidReport(
                     f"column {column}: has {len(classes)} classes; the binomial family takes two. "
                     "Use family multinomial."
                 )
         if len(classes) < 2:
-            raise InvalidReport(f"column {column}: all rows are {classes[0]!r}; there is nothing to learn.")
+            raise InvalidReport(
+                f"column {column}: all rows of the fit are {classes[0]!r}; there is nothing to learn. "
+                "Is it the right column?"
+            )
         return cls(column, family, classes)
 
     def code(self, values: pd.Series) -> Array:

@@ -3,14 +3,17 @@
 A population in which all d coefficients differ has d (d + 1) / 2 variances and covariances.  Where some
 coefficients are the same everywhere, or clients are few, they cost more in prediction than they bring.  So
 populations of growing size are compared: only the intercept differs; it and the coefficient that differs
-most; and so on.  (With fewer clients than entries, all coefficients differ independently of each
-other in the largest.)  The choice has the smallest
+most; and so on.  The choice (``choose``) has the smallest
 
     -2 log-likelihood + p + p (p + 1) / (K - p - 2),
 
 p the number of free entries and K the number of clients: half the penalty of AICc.  A variance that is zero
 is estimated as zero every second time, so an entry too many raises the likelihood half as much as an
 ordinary parameter would, and costs half as much in prediction.
+
+That is for least squares, where the covariance of all coefficients is what a user of a mixed model expects,
+and seldom predicts worse.  For other families, and where clients are fewer than entries, it often predicts
+much worse: there the candidates are averaged (``averaged``).
 
 Coefficients are compared in coordinates phi, theta = B phi, of covariates that are centred and scaled: those
 of the intercept at an average row, and of changes by a standard deviation.  So neither the units nor the zero
@@ -100,12 +103,8 @@ def choose(fit: Fit, terms: list[NDArray[np.intp]], always: int | None, n_client
         return fit(np.ones((1, 1), dtype=bool), None)
     diagonal = fit(np.eye(d, dtype=bool), None)
     everything = np.tri(d, dtype=bool)
-    if np.isfinite(_penalty(everything, n_clients)):
-        best = fit(everything, diagonal)
-        best_score = _criterion(best, n_clients) - LEAD
-    else:
-        # Fewer clients than entries: independent coefficients take the place of the full covariance.
-        best, best_score = diagonal, _criterion(diagonal, n_clients)
+    best = fit(everything, diagonal)
+    best_score = _criterion(best, n_clients) - LEAD
     variances = np.diagonal(diagonal.spread)
     size = np.array([variances[term].sum() for term in terms])
     if always is not None:
@@ -125,6 +124,11 @@ def choose(fit: Fit, terms: list[NDArray[np.intp]], always: int | None, n_client
         if len(scores) > 2 and min(scores[:-2]) < min(scores[-2:]):
             break
     return best
+
+
+def enough_clients(d: int, n_clients: int) -> bool:
+    """Can the covariance of all d coefficients be one of the candidates?"""
+    return bool(np.isfinite(_penalty(np.tri(d, dtype=bool), n_clients)))
 
 
 def averaged(fit: Fit, terms: list[NDArray[np.intp]], always: int | None, n_clients: int) -> Averaged:

@@ -111,13 +111,16 @@ class ExactLikelihood:
         if self.spread is None:
             return None
         spread = np.asarray(self.spread, dtype=np.float64)
-        eigenvalues, vectors = np.linalg.eigh((spread + spread.T) / 2)
+        # Coefficients of covariates in very different units are not a matter of rank.
+        scale = np.sqrt(np.maximum(np.diagonal(spread), 0.0))
+        unit = np.where(scale > 0, scale, 1.0)
+        eigenvalues, vectors = np.linalg.eigh((spread + spread.T) / 2 / unit[:, None] / unit)
         if eigenvalues[0] < -1e-9 * max(eigenvalues[-1], 0.0) or not np.isfinite(eigenvalues).all():
             raise InvalidOption("spread must be a positive semidefinite matrix")
         kept = eigenvalues > NULL_TOLERANCE * max(eigenvalues[-1], 0.0)
         if not kept.any():
             return None
-        return np.ascontiguousarray(vectors[:, kept] * np.sqrt(eigenvalues[kept]))
+        return np.ascontiguousarray(unit[:, None] * vectors[:, kept] * np.sqrt(eigenvalues[kept]))
 
     @cached_property
     def _precision(self) -> Array:

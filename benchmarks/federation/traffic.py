@@ -10,6 +10,7 @@ wire       bytes that the relay saw in calls about messages, with Flower's and H
 That no value of any row has passed is checked on the way.
 
 python benchmarks/federation/traffic.py DIMENSION [MODE]
+python benchmarks/federation/traffic.py in-one-process DIMENSION [MODE]
 python benchmarks/federation/traffic.py table
 """
 
@@ -153,22 +154,66 @@ def measure(here: Deployment, settings: Settings, folder: Path, rows: np.ndarray
     wire = {key: round(sum(one[key] for one in seen) / len(seen)) for key in seen[0]}
     if "error" in outcome or outcome["troubles"]:
         return {"failed": outcome.get("error") or outcome["troubles"], "wire": wire}
-    passed = b"".join(here.relays[name].up for name in CLIENTS)
+    check_no_row(b"".join(here.relays[name].up for name in CLIENTS), rows)
+    return {**contents_of(outcome), "wire": wire}
+
+
+def check_no_row(passed: bytes, rows: np.ndarray) -> None:
     found = [value for value in rows if np.float64(value).tobytes() in passed]
     if found:
         raise AssertionError(f"numbers of rows have passed: {found[:3]}")
+
+
+def contents_of(outcome: dict[str, Any]) -> dict[str, Any]:
+    """What one client's messages held, by what the server has counted."""
     share = len(CLIENTS)
     return {
         "exchanges": outcome["exchanges"],
         "messages": outcome["messages"] / share,
         "contents": {way: round(outcome[f"bytes_{way}"] / share) for way in ("up", "down")},
-        "wire": wire,
         "by_kind": {
             kind: {way: round(count[f"bytes_{way}"] / share) for way in ("up", "down")}
             for kind, count in outcome["by_kind"].items()
         },
         "seconds_by_exchange": outcome["seconds_by_exchange"],
     }
+
+
+def in_one_process(d: int, only: str = "") -> None:
+    """The same contents from the same apps in one process, for what takes too long in many."""
+    from flwr.app import Context, RecordDict
+
+    from flower.loopback import LoopbackGrid, Node, bytes_of
+    from vaneb.flower import server_app
+    from vaneb.flower.archive import Archive
+
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        rows = write_data(folder, d)
+        for name, settings in modes(d):
+            if only and name != only:
+                continue
+            kind = "images" if settings.mode == "network" else "parquet"
+            nodes = {
+                1 + k: Node(
+                    {"data": str(folder / f"{c}.{kind}"), "client": c, "folder": str(folder / name / c)},
+                    name=c,
+                )
+                for k, c in enumerate(CLIENTS)
+            }
+            grid, server = LoopbackGrid(nodes, settings), folder / name / "server"
+            context = Context(1, 1, {}, RecordDict(), settings.to_run_config())
+            found: dict[str, Any] = json.loads(_path(d).read_text()) if _path(d).exists() else {}
+            try:
+                server_app.run(grid, context, settings, Archive.open(server, settings))
+                outcome = json.loads((server / "outcome.json").read_text())
+                result = contents_of(outcome)
+            except MemoryError as error:
+                result = {"failed": f"the fit at the server: {error}"}
+            check_no_row(b"".join(bytes_of(m) for way, _, m in grid.captured if way == "up"), rows)
+            found[name] = {**result, "wire": found.get(name, {}).get("wire")}
+            print(name, found[name], flush=True)
+            _path(d).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _path(d: int) -> Path:
@@ -228,5 +273,7 @@ def table() -> str:
 if __name__ == "__main__":
     if sys.argv[1] == "table":
         print(table())
+    elif sys.argv[1] == "in-one-process":
+        in_one_process(int(sys.argv[2]), *sys.argv[3:])
     else:
         traffic(int(sys.argv[1]), *sys.argv[2:])

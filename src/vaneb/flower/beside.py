@@ -16,6 +16,9 @@ from vaneb.flower.processes import FederationFailed
 PAUSE = 3.0
 #: Seconds after which a SuperNode that still runs has been let in.
 SETTLED = 30.0
+#: Seconds that a client with a result stays at most: Flower drops an answer that the server has not fetched
+#: by the time its node goes.
+LINGER = 60.0
 
 
 @dataclass(frozen=True)
@@ -65,16 +68,28 @@ def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None
         node.server, processes.free_port(), node.security, node.node_config, node.key
     )
     home, errors = node.folder / "flower", node.folder / ERRORS
-    failed = _changed(errors)
+    failed, answered = _changed(errors), None
     with processes.process(command, node.log, processes.environment(home)) as child:
         while child.poll() is None:
             if _changed(errors) != failed:
                 failed = _changed(errors)
                 tell(f"could not answer the server: {checks.last_error(errors)} All of it is in {errors}.")
-            if once and _changed(node.folder / RESULT) != before and _all_answered(node.log):
+            if (
+                once
+                and answered is None
+                and _changed(node.folder / RESULT) != before
+                and _all_answered(node.log)
+            ):
+                answered = time.monotonic()
+            if answered is not None and _may_go(node, answered):
                 return True
             time.sleep(0.5)
     return False
+
+
+def _may_go(node: Node, answered: float) -> bool:
+    """Whether the server has ended, or has had time enough to fetch the last answer."""
+    return time.monotonic() - answered > LINGER or not checks.reachable(node.server, node.security.authority)
 
 
 def _all_answered(log: Path) -> bool:

@@ -173,6 +173,8 @@ def reachable(address: str, authority: Path | None) -> bool:
             f"--server {address}: its certificate is not to be trusted ({error.verify_message}). Use the "
             f"ca.crt of this server (--ca, now {authority}), and a host name that its certificate has."
         ) from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # on its way up or down
+        return False
     except ssl.SSLError:
         raise InvalidOption(
             f"--server {address}: does not speak TLS. Is it another program, or a server with --insecure?"

@@ -114,11 +114,7 @@ def test_sparse_rows_take_the_sparse_hessian_and_the_same_optimum(sd: float) -> 
     """Precise clients: each row matters in a few columns only, and more than MANY_COLUMNS start active."""
     likelihood = normal_likelihood(500, 900, seed=7, sd=sd)
     density = mixture(likelihood, np.full(900, 1 / 900))
-    assert module._is_sparse(likelihood, density)
-    hessian, mean_ratio = module._newton_system(likelihood, density)
-    ratio = likelihood / density[:, None]
-    assert_allclose(hessian, ratio.T @ ratio / 500, atol=1e-8 * hessian.max())
-    assert_allclose(mean_ratio, ratio.mean(axis=0), rtol=1e-12)
+    assert module._is_sparse(module.Columns(likelihood, None), density)
     solution = npmle_weights(likelihood, tol=1e-9, start=np.full(900, 1 / 900))
     assert_solves(likelihood, solution, 1e-9)
     slow = by_em(likelihood, 2000)
@@ -141,11 +137,25 @@ def test_restricted_weights_solve_for_the_columns_they_keep() -> None:
 def test_dense_and_sparse_newton_systems_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     likelihood = normal_likelihood(300, 400, seed=8, sd=0.02)
     density = likelihood @ np.full(400, 1 / 400)
-    sparse = module._newton_system(likelihood, density)
+    columns = module.Columns(likelihood, None)
+    sparse = module._newton_system(columns, density)
     monkeypatch.setattr(module, "MANY_COLUMNS", 10**9)
-    dense = module._newton_system(likelihood, density)
+    dense = module._newton_system(columns, density)
     assert_allclose(sparse[1], dense[1], rtol=1e-13)
     assert_allclose(sparse[0], dense[0], rtol=1e-6, atol=1e-6 * dense[0].max())
+
+
+def test_a_large_matrix_is_not_copied_and_has_the_same_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    likelihood = normal_likelihood(300, 200, seed=18, sd=0.3)
+    small = npmle_weights(likelihood, tol=1e-10)
+    monkeypatch.setattr(module, "LARGE", 0)
+    which = np.array([5, 3, 150])
+    columns = module.Columns.of(likelihood, which)
+    assert columns.matrix is likelihood
+    assert columns.only(np.array([True, False, True])).matrix is likelihood
+    assert_allclose(columns.times(np.array([1.0, 2.0, 3.0])), likelihood[:, which] @ [1.0, 2.0, 3.0])
+    large = npmle_weights(likelihood, tol=1e-10)
+    assert_allclose(likelihood @ large.weights, likelihood @ small.weights, rtol=1e-6)
 
 
 def test_columns_in_any_order() -> None:

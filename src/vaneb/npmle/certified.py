@@ -43,7 +43,7 @@ COARSE = 0.1
 FIRST_ATOMS = (400, 60)
 #: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
 #: upper one in few dimensions and in many.
-MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 1.5e8, 150, (3_000, 300)
+MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 3e8, 150, (3_000, 300)
 #: EM steps that bring the first atoms together in many dimensions, where an estimate is far from all others.
 GATHERING_STEPS = 30
 #: Where a pair of client and atom takes long: how widely to look, and rounds at most, discrete and smoothed.

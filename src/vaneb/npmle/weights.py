@@ -19,6 +19,7 @@ same solution, since scaling w shows that the weights of a maximiser sum to one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -184,6 +185,42 @@ def _largest(gaps: Array, count: int, tol: float) -> NDArray[np.intp]:
     return candidates
 
 
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Some of the columns of L: a copy of them, or where L is large, L itself and which ones they are."""
+
+    matrix: Array
+    which: NDArray[np.intp] | None
+
+    @classmethod
+    def of(cls, likelihood: Array, which: NDArray[np.intp]) -> Columns:
+        if np.array_equal(which, np.arange(likelihood.shape[1])):
+            return cls(likelihood, None)
+        return cls(likelihood, which) if likelihood.size > LARGE else cls(likelihood[:, which], None)
+
+    @property
+    def count(self) -> int:
+        return self.matrix.shape[1] if self.which is None else len(self.which)
+
+    def rows(self, rows: slice | NDArray[np.intp]) -> Array:
+        return self.matrix[rows] if self.which is None else self.matrix[rows][:, self.which]
+
+    def times(self, vector: Array) -> Array:
+        """L v, (K,), in double precision."""
+        if self.which is None:
+            return product(self.matrix, vector)
+        whole = np.zeros(self.matrix.shape[1])
+        whole[self.which] = vector
+        return product(self.matrix, whole)
+
+    def only(self, chosen: NDArray[np.bool_]) -> Columns:
+        if self.which is not None:
+            return Columns(self.matrix, self.which[chosen])
+        if self.matrix.size > LARGE:
+            return Columns(self.matrix, np.flatnonzero(chosen))
+        return Columns(self.matrix[:, chosen], None)
+
+
 def restricted_weights(
     likelihood: Array, active: NDArray[np.intp], weights: Array, *, tol: float, max_steps: int = 30
 ) -> tuple[Array, Array]:
@@ -197,9 +234,8 @@ def restricted_weights(
     """
     out = np.zeros(len(active))
     alive = np.arange(len(active))
-    everything = np.array_equal(active, np.arange(likelihood.shape[1]))
-    columns = likelihood if everything else likelihood[:, active]
-    density = mixture(columns, weights)
+    columns = Columns.of(likelihood, active)
+    density = np.maximum(columns.times(weights), TINY)
     for _ in range(max_steps):
         hessian, mean_ratio = _newton_system(columns, density)
         gaps = mean_ratio - 1
@@ -210,7 +246,7 @@ def restricted_weights(
         slope = float(gaps @ direction)
         if slope <= 1e-3 * tol * tol:
             break
-        step, gain = _line_search(density, product(columns, direction), direction.sum(), slope)
+        step, gain = _line_search(density, columns.times(direction), direction.sum(), slope)
         if gain <= 0:
             break
         weights = np.maximum(weights + step * direction, 0.0)
@@ -218,37 +254,37 @@ def restricted_weights(
             weights[target <= 0] = 0.0
         positive = weights > 0
         if positive.sum() < 0.8 * len(positive):
-            alive, weights, columns = alive[positive], weights[positive], columns[:, positive]
-        density = mixture(columns, weights)
+            alive, weights, columns = alive[positive], weights[positive], columns.only(positive)
+        density = np.maximum(columns.times(weights), TINY)
     total = weights.sum()
     out[alive] = weights / total
     return out, density / total
 
 
-def _newton_system(columns: Array, density: Array) -> tuple[Array, Array]:
+def _newton_system(columns: Columns, density: Array) -> tuple[Array, Array]:
     """B'B / K and B'1 / K for B = columns / density, without ever holding all of B."""
 
     def block(rows: slice) -> tuple[Array, Array]:
         inverse = 1 / density[rows]
         if sparse:
             gram, total = np.zeros((m, m)), np.zeros(m)
-            sparse_gram(columns[rows], inverse, SMALLEST, gram, total)
+            sparse_gram(columns.rows(rows), inverse, SMALLEST, gram, total)
             return gram + np.tril(gram, -1).T, total
-        ratio = columns[rows] * inverse[:, None]
+        ratio = columns.rows(rows) * inverse[:, None]
         return ratio.T @ ratio, ratio.sum(axis=0)
 
-    m = columns.shape[1]
+    n_clients, m = len(density), columns.count
     sparse = m > MANY_COLUMNS and _is_sparse(columns, density)
     if sparse:
         from vaneb.npmle.gram_kernel import sparse_gram
-    hessian, total = sum_blocks(block, len(columns), ROWS)
-    return hessian / len(columns), total / len(columns)
+    hessian, total = sum_blocks(block, n_clients, ROWS)
+    return hessian / n_clients, total / n_clients
 
 
-def _is_sparse(columns: Array, density: Array) -> bool:
+def _is_sparse(columns: Columns, density: Array) -> bool:
     """Have clients only a few columns that matter, as precise ones do?  Judged by some of them."""
-    some = np.linspace(0, len(columns) - 1, min(len(columns), JUDGED)).astype(np.intp)
-    return bool((columns[some] > SMALLEST * density[some, None]).mean() < SPARSE)
+    some = np.linspace(0, len(density) - 1, min(len(density), JUDGED)).astype(np.intp)
+    return bool((columns.rows(some) > SMALLEST * density[some, None]).mean() < SPARSE)
 
 
 def _line_search(density: Array, moved: Array, mass: float, slope: float) -> tuple[float, float]:

@@ -246,6 +246,10 @@ def readable(size: int) -> str:
     return f"{size} B"
 
 
+def _both_ways(sizes: dict[str, int]) -> str:
+    return f"{readable(sizes['up'])} / {readable(sizes['down'])}"
+
+
 def table() -> str:
     """What was measured, as Markdown: contents (and what was on the wire) of one client, up / down."""
     found = {d: json.loads(path.read_text()) for d in (3, 100, 1290) if (path := _path(d)).exists()}
@@ -260,11 +264,9 @@ def table() -> str:
             if value is None or "contents" not in value:
                 cells.append("")
                 continue
-            contents, wire = (
-                " / ".join(readable(value[key][way]) for way in ("up", "down"))
-                for key in ("contents", "wire")
-            )
-            cells.append(f"{contents} ({wire})")
+            cells.append(_both_ways(value["contents"]))
+            if value["wire"]:
+                cells[-1] += f" ({_both_ways(value['wire'])})"
         some = next(one[name] for one in found.values() if "contents" in one.get(name, {}))
         lines.append(f"| {name} | {some['exchanges']} | {' | '.join(cells)} |")
     return "\n".join(lines)

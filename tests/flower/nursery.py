@@ -156,6 +156,9 @@ def keep(line: socket.socket) -> None:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
+            # What it has started and not ended, as one would end a group of processes.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
             with contextlib.suppress(OSError):
                 line.send(bytes([code if code >= 0 else 128 - code]))
             os._exit(0)

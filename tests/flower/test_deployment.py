@@ -38,7 +38,7 @@ NAMES = ("c0", "c1", "c2", "c3")
 #: Its clients keep their own heads between an update and the result.
 METHOD = "vaneb_la_smooth"
 TEXT = EXPERIMENT.format(method=METHOD).replace("rounds = 2", "rounds = 1")
-NETWORK = Settings(mode="network", experiment=TEXT, method=METHOD, nodes=4, wait=120.0, timeout=40.0)
+NETWORK = Settings(mode="network", experiment=TEXT, method=METHOD, nodes=4, wait=200.0, timeout=60.0)
 SECURE = Settings(
     mode="secure",
     formula="y ~ x",
@@ -46,7 +46,7 @@ SECURE = Settings(
     likelihood="exact",
     iterations=1,
     nodes=4,
-    wait=120.0,
+    wait=200.0,
     timeout=90.0,
     lower="-2,-1",
     upper="2,2",

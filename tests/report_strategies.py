@@ -1,4 +1,4 @@
-"""Random valid reports, for property tests, and when two of them are the same."""
+"""Three plain reports; random valid ones for property tests; and when two of them are the same."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from numpy.testing import assert_allclose
 
 from vaneb.reports import Reports
 
+THETA = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+SE = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+COV = np.array([[[2.0, 0.5], [0.5, 1.0]], [[4.0, -1.0], [-1.0, 1.0]], [[1.0, 0.0], [0.0, 3.0]]])
+IDS = ["north", "south", "west"]
+NAMES = ["age", "dose"]
+
 #: Text that any CSV or JSON file can hold: no control characters (but quotes, commas and the like).
 TEXT = st.text(st.characters(blacklist_categories=("Cc", "Cs")), min_size=1, max_size=6).filter(
     lambda text: text.strip() == text
 )
-NAMES = st.from_regex(r"[a-zA-Z0-9.]([a-zA-Z0-9 .]{0,3}[a-zA-Z0-9.])?", fullmatch=True)
+ANY_NAME = st.from_regex(r"[a-zA-Z0-9.]([a-zA-Z0-9 .]{0,3}[a-zA-Z0-9.])?", fullmatch=True)
 
 
 @st.composite
@@ -43,7 +49,7 @@ def report_arguments(draw: st.DrawFn) -> dict:
         "theta_hat": rng.standard_normal((n_clients, dimension)) * scale,
         "n": rng.integers(1, 1000, n_clients),
         "ids": draw(st.lists(TEXT, min_size=n_clients, max_size=n_clients, unique=True)),
-        "names": draw(st.lists(NAMES, min_size=dimension, max_size=dimension, unique=True)),
+        "names": draw(st.lists(ANY_NAME, min_size=dimension, max_size=dimension, unique=True)),
         **noise,
     }
 

@@ -9,16 +9,10 @@ import pyarrow as pa
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from report_strategies import assert_same
+from report_strategies import COV, IDS, NAMES, SE, THETA, assert_same
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance, by_name
 from vaneb.errors import InvalidReport
 from vaneb.reports import ClientReport, Reports
-
-THETA = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-SE = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
-COV = np.array([[[2.0, 0.5], [0.5, 1.0]], [[4.0, -1.0], [-1.0, 1.0]], [[1.0, 0.0], [0.0, 3.0]]])
-IDS = ["north", "south", "west"]
-NAMES = ["age", "dose"]
 
 
 def changed(array: np.ndarray, index: tuple, value: float) -> np.ndarray:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from report_strategies import COV, IDS, NAMES, SE, THETA
 from vaneb.covariance import by_name
 from vaneb.errors import InvalidReport
 from vaneb.reports import Reports
-
-THETA = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-SE = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
-COV = np.array([[[2.0, 0.5], [0.5, 1.0]], [[4.0, -1.0], [-1.0, 1.0]], [[1.0, 0.0], [0.0, 3.0]]])
-IDS = ["north", "south", "west"]
-NAMES = ["age", "dose"]
 
 
 def changed(array: np.ndarray, index: tuple, value: float) -> np.ndarray:

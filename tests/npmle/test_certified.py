@@ -387,6 +387,23 @@ def test_climbs_end_at_local_maxima() -> None:
         assert (gaps_at(likelihood, fit, ends.points + shift) <= ends.gap + 1e-8).all()
 
 
+def test_many_dimensions_are_climbed_without_curvatures() -> None:
+    """Three groups in sixty dimensions: diagonals stay diagonals, climbs end where the score is zero."""
+    rng = np.random.default_rng(20)
+    centres = 3 * rng.normal(size=(3, 60))
+    errors = rng.uniform(0.5, 1.5, size=(45, 60))
+    estimates = centres[rng.integers(0, 3, 45)] + errors * rng.normal(size=(45, 60))
+    likelihood = gaussian_likelihood(estimates, np.ones(45), ConstantDiagonal(errors**-2.0))
+    log_weights = client_log_weights(log_mixture(likelihood, centres, np.full(3, 1 / 3)))
+    ends = climb(likelihood, centres, log_weights, steps=200, gain=1e-12)
+    assert ends.scale.shape == (3, 60)
+    sums = likelihood.ascent(ends.points, log_weights, curvature=False)
+    assert_allclose(ends.gap, sums.value - 1, rtol=1e-9)
+    assert (np.abs(sums.gradient) <= 1e-5 * sums.value[:, None]).all()
+    assert (sums.value > likelihood.ascent(centres, log_weights).value).all()
+    assert_array_equal(distinct(ends.points, ends.scale, np.arange(3), 1.0), np.arange(3))
+
+
 def test_climbs_stay_in_their_box() -> None:
     likelihood = diagonal_problem(30, 2, seed=18)
     log_weights = client_log_weights(likelihood.peak())

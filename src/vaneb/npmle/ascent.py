@@ -5,7 +5,8 @@ likelihoods.  Near an optimal prior D is almost flat along the curves on which t
 across them, so steps are Newton's in the directions in which the mixture is curved, and long but limited ones
 in those in which it is not; a step that fails to climb is cut, and followed by the step
 information^{-1} gradient (the EM step of a mode search, which climbs for Gaussian reports whatever its
-length).  The gradient is the exact heteroskedastic score.
+length).  In many dimensions, where curvatures cost more than they save, all steps are of the last kind.  The
+gradient is the exact heteroskedastic score.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import sum_blocks
 from vaneb.likelihood.seam import Array, Ascent, Likelihood
 from vaneb.npmle.support import distinct
-from vaneb.semidefinite import unit_diagonal
+from vaneb.semidefinite import solve_ridged, unit_diagonal
 
 #: Added to the unit diagonal of the information: where nobody knows anything, nothing moves.
 RIDGE = 1e-10
@@ -29,6 +30,8 @@ RIDGE = 1e-10
 TOGETHER, COMPARED_AFTER, MANY_CLIENTS = 0.05, (4, 8, 16, 32), 1_000
 #: A curvature below this share of the information counts as this much.
 FLAT = 0.005
+#: Dimensions up to which curvatures are used.
+FEW_ENOUGH = 40
 #: Local standard errors that a step may take, if the EM step is not longer.
 REACH = 3.0
 
@@ -41,7 +44,7 @@ class Maxima(NamedTuple):
     gap: Array
     """D at the points, (m,)"""
     scale: Array
-    """Average information of the clients that matter at the point, (m, d, d): a local unit of length."""
+    """Average information of clients that matter there, (m, d, d) or diagonals (m, d): a unit of length."""
     starts: int
     """Points that were climbed from."""
     within: tuple[Array, Array] | None = None
@@ -80,16 +83,17 @@ def climb(
     all, have a result of their own; others end where they meet another one.
     """
     points = np.array(starts, dtype=float)
-    sums = likelihood.ascent(points, log_weights)
+    curvature = points.shape[1] <= FEW_ENOUGH
+    sums = likelihood.ascent(points, log_weights, curvature=curvature)
     done = np.zeros(len(points), dtype=bool)
     length = np.ones(len(points))
-    scale = _normalised(sums)
+    scale = average_information(sums)
     gap = sums.value - 1
     cautious = np.zeros(len(points), dtype=bool)
     alone = np.ones(len(points), dtype=bool)
     for taken in range(steps):
         if keep is not None and taken in COMPARED_AFTER and likelihood.n_clients >= MANY_CLIENTS:
-            alone = _alone(points, _normalised(sums), gap, alone, keep)
+            alone = _alone(points, average_information(sums), gap, alone, keep)
             done |= ~alone
         live = np.flatnonzero(~done)
         move = _direction(_rows(sums, live), cautious[live])
@@ -103,21 +107,21 @@ def climb(
         if box is not None:
             trial = np.clip(trial, *box)
             done[live[(trial == points[live]).all(axis=1)]] = True
-        ahead = likelihood.ascent(trial, log_weights)
+        ahead = likelihood.ascent(trial, log_weights, curvature=curvature)
         climbed = ahead.value >= sums.value[live] * (1 - 1e-12)
         better, worse = live[climbed], live[~climbed]
         points[better] = trial[climbed]
         for before, after in zip(sums, ahead, strict=True):
-            assert before is not None  # curvature is asked for
-            assert after is not None
-            before[better] = after[climbed]
+            if before is not None and after is not None:
+                before[better] = after[climbed]
         gap[better] = ahead.value[climbed] - 1
         length[better] = np.minimum(2 * length[better], 1.0)
         length[worse] *= 0.25
         done[worse[length[worse] < 1e-4]] = True
         cautious[better] = False
         cautious[worse] = True
-    scale = np.where(sums.value[:, None, None] > 0, _normalised(sums), scale)
+    explained = (sums.value > 0).reshape(-1, *[1] * (scale.ndim - 1))
+    scale = np.where(explained, average_information(sums), scale)
     return Maxima(points[alone], gap[alone], scale[alone], len(points), box)
 
 
@@ -131,8 +135,8 @@ def _alone(points: Array, scale: Array, gap: Array, among: NDArray[np.bool_], ke
 
 
 def _rows(sums: Ascent, rows: NDArray[np.intp]) -> Ascent:
-    assert sums.outer is not None  # climbing asks for curvature
-    return Ascent(sums.value[rows], sums.gradient[rows], sums.outer[rows], sums.information[rows])
+    outer = None if sums.outer is None else sums.outer[rows]
+    return Ascent(sums.value[rows], sums.gradient[rows], outer, sums.information[rows])
 
 
 def _as_matrices(information: Array) -> Array:
@@ -141,13 +145,16 @@ def _as_matrices(information: Array) -> Array:
     return information[:, :, None] * np.eye(information.shape[1])
 
 
-def _normalised(sums: Ascent) -> Array:
-    return _as_matrices(sums.information) / np.maximum(sums.value, 1e-300)[:, None, None]
+def average_information(sums: Ascent) -> Array:
+    """Of the clients that matter at each point, (m, d, d) or diagonals (m, d)."""
+    shape = (-1, *[1] * (sums.information.ndim - 1))
+    return np.asarray(sums.information / np.maximum(sums.value, 1e-300).reshape(shape))
 
 
 def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
-    """Newton's steps (m, d) with every curvature made positive; EM steps where ``cautious``."""
-    assert sums.outer is not None
+    """Newton's steps (m, d) with every curvature made positive; EM steps without any, or if ``cautious``."""
+    if sums.outer is None:
+        return _em_steps(sums)
     unit, scale = unit_diagonal(_as_matrices(sums.information))
     unit = unit + RIDGE * np.eye(unit.shape[1])
     # In units in which the information is the identity: curvatures <= 1, far below zero far from all maxima.
@@ -164,3 +171,10 @@ def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     step *= (longest / np.maximum(length, longest))[:, None, None]
     step = np.where(cautious[:, None, None], gradient, step)
     return np.asarray((np.swapaxes(whitening, 1, 2) @ step)[:, :, 0], dtype=np.float64)
+
+
+def _em_steps(sums: Ascent) -> Array:
+    """information^{-1} gradient, (m, d)."""
+    if sums.information.ndim == 2:
+        return np.where(sums.information > 0, sums.gradient / np.maximum(sums.information, 1e-300), 0.0)
+    return solve_ridged(sums.information, sums.gradient, RIDGE)

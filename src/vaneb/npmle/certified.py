@@ -27,7 +27,7 @@ import numpy as np
 
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle import certificate as cert
-from vaneb.npmle.ascent import Maxima, client_log_weights
+from vaneb.npmle.ascent import Maxima, average_information, client_log_weights
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.proof import prove
 from vaneb.npmle.pseudo_em import pseudo_em
@@ -237,10 +237,6 @@ def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, maxima: Maxima,
 
 
 def _local_scale(likelihood: Likelihood, fit: Fit) -> Array:
-    """Average information of the clients at each atom, (m, d, d)."""
+    """Average information of the clients at each atom, (m, d, d) or diagonals (m, d)."""
     weights = client_log_weights(log_mixture(likelihood, fit.atoms, fit.weights))
-    sums = likelihood.ascent(fit.atoms, weights, curvature=False)
-    information = sums.information
-    if information.ndim == 2:
-        information = information[:, :, None] * np.eye(information.shape[1])
-    return information / np.maximum(sums.value, 1e-300)[:, None, None]
+    return average_information(likelihood.ascent(fit.atoms, weights, curvature=False))

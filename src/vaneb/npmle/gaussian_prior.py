@@ -28,6 +28,7 @@ from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.likelihood.gaussian_shared import SharedGaussian
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.npmle.ascent import FEW_ENOUGH
 from vaneb.npmle.fit import log_mixture
 from vaneb.npmle.support import completed_estimates
 from vaneb.prior import Prior
@@ -40,6 +41,8 @@ ALONE = -50.0
 ODD = 1e-6
 #: Gain of two steps at which EM hands over to the likelihood's gradient, and to a polish without it.
 HAND_OVER, HAND_OVER_TO_POLISH = 1e-3, 1e-6
+#: Iterations of the quasi-Newton method, in few dimensions and in many, where one costs d^2 for every client.
+MOST_GRADIENTS = 500, 60
 #: Times that the clients who are alone are looked for again after a fit without them.
 LOOKS = 4
 
@@ -69,7 +72,9 @@ def gaussian_prior(
     alone = are_alone(likelihood, mean, spread)
     for _ in range(LOOKS):
         others = likelihood.take(np.flatnonzero(~alone)) if alone.any() else likelihood
-        mean, spread = _by_em(others, mean, spread, coordinates, em_tol, max_steps)
+        # In many dimensions an EM step costs more than several gradients.
+        if not (gaussian and len(mean) > FEW_ENOUGH):
+            mean, spread = _by_em(others, mean, spread, coordinates, em_tol, max_steps)
         if gaussian:
             mean, spread = _by_gradient(others, mean, spread, coordinates, tol)
         before, alone = alone, are_alone(likelihood, mean, spread)
@@ -160,27 +165,35 @@ def _by_gradient(
         root[free] = x[d:]
         return coordinates.centre + scale * x[:d], scale[:, None] * root
 
+    def squared(root: Array) -> Array:
+        return np.diag(np.diagonal(root) ** 2) if coordinates.diagonal else root @ root.T
+
     def loss(x: Array) -> tuple[float, Array]:
         at, root = unpack(x)
-        smoothed = likelihood.smoothed(root @ root.T)
+        smoothed = likelihood.smoothed(squared(root))
         values = smoothed.log_likelihood(at[None])[:, 0]
         weights = -values - np.log(len(values))
         sums = smoothed.ascent(at[None], weights, frozen=True)
         exact = smoothed.ascent(at[None], weights, curvature=False).gradient[0]
         assert sums.outer is not None
         information = sums.information[0] if sums.information.ndim == 3 else np.diag(sums.information[0])
-        slope = scale[:, None] * ((sums.outer[0] - information) @ root)
-        return -float(values.mean()), -np.concatenate([scale * exact, slope[free]])
+        excess = sums.outer[0] - information
+        if coordinates.diagonal:  # no products of matrices in many dimensions
+            slope = scale * np.diagonal(excess) * np.diagonal(root)
+        else:
+            slope = (scale[:, None] * (excess @ root))[free]
+        return -float(values.mean()), -np.concatenate([scale * exact, slope])
 
     unit = spread / scale[:, None] / scale
     root = np.linalg.cholesky(unit + 1e-9 * np.trace(unit) / d * np.eye(d))
     start = np.concatenate([(mean - coordinates.centre) / scale, root[free]])
-    options = {"maxiter": 500, "maxcor": 30, "ftol": 1e-3 * tol, "gtol": 1e-9}
+    most = MOST_GRADIENTS[d > FEW_ENOUGH]
+    options = {"maxiter": most, "maxcor": 30, "ftol": 1e-3 * tol, "gtol": 1e-9}
     found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
     if not found.fun <= loss(start)[0]:
         return mean, spread
     mean, root = unpack(found.x)
-    return mean, root @ root.T
+    return mean, squared(root)
 
 
 def _polished(

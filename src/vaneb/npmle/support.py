@@ -118,19 +118,24 @@ def distinct(
 ) -> NDArray[np.intp]:
     """Indices, taken in ``order``, of points no closer than ``radius`` to one taken before.
 
-    Distances are measured with the information matrix ``scale`` (m, d, d) of the point taken before.  The
-    first ``always`` in the order are taken whatever their distances.
+    Distances are measured with the information ``scale``, (m, d, d) or diagonals (m, d), of the point taken
+    before.  The first ``always`` in the order are taken whatever their distances.
     """
     kept = np.array(order, dtype=np.intp)
     count = always
     for i in order[always:]:
         before = kept[:count]
-        difference = points[i] - points[before]
-        squared = ((difference[:, None, :] @ scale[before])[:, 0, :] * difference).sum(axis=1)
-        if count == 0 or squared.min() >= radius**2:
+        if count == 0 or _squared_lengths(points[i] - points[before], scale[before]).min() >= radius**2:
             kept[count] = i
             count += 1
     return kept[:count]
+
+
+def _squared_lengths(vectors: Array, scale: Array) -> Array:
+    """v' S v for each v (m, d) and its S, (m, d, d) or a diagonal (m, d)."""
+    if scale.ndim == 2:
+        return np.asarray((vectors * vectors * scale).sum(axis=1))
+    return np.asarray(((vectors[:, None, :] @ scale)[:, 0, :] * vectors).sum(axis=1))
 
 
 def merged(
@@ -145,8 +150,7 @@ def merged(
         return atoms, weights, np.arange(len(atoms))
     owner = np.empty(len(atoms), dtype=np.intp)
     for i, atom in enumerate(atoms):
-        difference = atom - atoms[heads]
-        owner[i] = ((difference[:, None, :] @ scale[heads])[:, 0, :] * difference).sum(axis=1).argmin()
+        owner[i] = _squared_lengths(atom - atoms[heads], scale[heads]).argmin()
     total: Array = np.bincount(owner, weights, len(heads))  # type: ignore[assignment]
     # As a distance from the head, so that an atom alone, or one far from zero, keeps all its digits.
     away = weights[:, None] * (atoms - atoms[heads[owner]])

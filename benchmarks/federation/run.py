@@ -168,13 +168,11 @@ def exchanges(clients: int) -> dict:
 
 
 def main() -> None:
-    part, *more = sys.argv[1:]
-    found = {
-        "privacy": privacy,
-        "liars": liars,
-        "blocks": blocks,
-        "exchanges": exchanges,
-    }[part](*map(int, more))
+    parts = {"privacy": privacy, "liars": liars, "blocks": blocks, "exchanges": exchanges}
+    part, *more = sys.argv[1:] or [""]
+    if part not in parts:
+        sys.exit(f"usage: python benchmarks/federation/run.py {'|'.join(parts)} [CLIENTS]")
+    found = parts[part](*map(int, more))
     name = "-".join([part, *more])
     (HERE / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))

@@ -92,12 +92,13 @@ def log(x):
     return whole * LN2_HIGH + (whole * LN2_LOW + 2.0 * (s + s * q * p))
 
 
-@njit(cache=True, nogil=True, fastmath=False)
+@njit(cache=True, nogil=True, fastmath={"contract"})
 def exponentials(numbers, count, out):
     """out_k = exp(numbers_k) for k < count; ``out`` may be ``numbers`` itself.
 
     A function of its own, which callers that let the compiler reorder sums must use: reordering would break
     the rounding in ``exp``, and what is compiled takes over its caller's ``fastmath`` unless it says its own.
+    A product and a sum may become one instruction, which halves the time and rounds less.
     Copied first and changed in place, since a loop over two arrays that may be one
     does not become vector instructions.
     """

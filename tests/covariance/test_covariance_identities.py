@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
-from scipy.special import expit
+from scipy.special import expit, softmax
 from scipy.stats import norm, qmc
 
 from covariance.examples import PROJECTIONS, D, K, moments, ragged_rows
@@ -64,13 +64,16 @@ def test_empirical_information_is_the_weighted_mean_of_outer_products(model, wei
             assert_allclose(precision[k, j], expected, rtol=1e-12, atol=1e-15)
 
 
-def test_empirical_softmax_is_the_covariance_of_the_class_loadings() -> None:
+@pytest.mark.parametrize("scale", [1.0, 200.0], ids=["ordinary", "almost certain classes"])
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+def test_empirical_softmax_is_the_covariance_of_the_class_loadings(n_classes: int, scale: float) -> None:
     rows, offsets = ragged_rows()
-    precision = EmpiricalSoftmax(rows, offsets, PROJECTIONS).precision(POINTS)
-    loadings = np.einsum("cab,ib->ica", PROJECTIONS, rows)
-    for j, theta in enumerate(POINTS[0]):
-        logits = loadings @ theta
-        share = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    projections = PROJECTIONS if n_classes == 3 else RNG.normal(size=(n_classes, D, D))
+    points = scale * POINTS
+    precision = EmpiricalSoftmax(rows, offsets, projections).precision(points)
+    loadings = np.einsum("cab,ib->ica", projections, rows)
+    for j, theta in enumerate(points[0]):
+        share = softmax(loadings @ theta, axis=1)
         each = [np.cov(loading.T, aweights=p, ddof=0) for loading, p in zip(loadings, share, strict=True)]
         expected = [np.mean(each[offsets[k] : offsets[k + 1]], axis=0) for k in range(K)]
         assert_allclose(precision[:, j], expected, rtol=1e-11, atol=1e-14)

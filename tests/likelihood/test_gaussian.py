@@ -20,9 +20,11 @@ from vaneb.covariance import (
     SandwichCovariance,
     callable_covariance,
 )
+from vaneb.likelihood import function_strips
 from vaneb.likelihood.gaussian import ConstantGaussian, gaussian_likelihood
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.likelihood.gaussian_shared import SharedGaussian
+from vaneb.likelihood.seam import OnePass
 
 K, D, M = 9, 3, 4
 RNG = np.random.default_rng(0)
@@ -411,14 +413,23 @@ def test_far_away_is_far_not_an_error() -> None:
 
 @pytest.mark.parametrize("spread", [None, 0.3 * np.eye(D), np.diag([0.5, 0.0, 0.1])[:D, :D]])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_compiled_strips_agree_with_single_pairs(spread: np.ndarray | None, frozen: bool) -> None:
-    """300 clients in three strips, two of them with fewer rows than parameters."""
+@pytest.mark.parametrize("kind", ["rows", "moments"])
+def test_compiled_strips_agree_with_single_pairs(
+    kind: str, spread: np.ndarray | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 clients in three strips, one of them, or two, with clients of fewer rows than parameters."""
+    monkeypatch.setattr(function_strips, "WIDE_STRIP", 128)
     rng = np.random.default_rng(21)
     clients = 300
     rows = [rng.normal(size=(1 if k in (5, 200) else 12, D)) for k in range(clients)]
-    covariance = EmpiricalGLM(
-        np.concatenate(rows), np.cumsum([0] + [len(r) for r in rows]).astype(np.intp), "poisson"
-    )
+    covariance: CovarianceFunction
+    if kind == "rows":
+        covariance = EmpiricalGLM(
+            np.concatenate(rows), np.cumsum([0] + [len(r) for r in rows]).astype(np.intp), "poisson"
+        )
+    else:
+        means = np.array([own.mean(axis=0) for own in rows])
+        covariance = MomentPoisson(means, np.array([0.1 * own.T @ own for own in rows]))
     likelihood = FunctionGaussian(
         rng.normal(size=(clients, D)), rng.integers(5, 50, clients) * 1.0, covariance, spread
     )
@@ -430,6 +441,22 @@ def test_compiled_strips_agree_with_single_pairs(spread: np.ndarray | None, froz
     want = likelihood._ascent_by_pairs(atoms, log_weights, -np.inf, frozen, True)
     for a, b in zip(got, want, strict=True):
         assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(np.abs(b).max()))
+
+
+@pytest.mark.parametrize("name", ["function-diagonal", "function-full", "function-singular"])
+@pytest.mark.parametrize("smooth", SPREADS)
+def test_an_em_step_in_one_pass_is_that_in_two(name: str, smooth: str) -> None:
+    likelihood = CASES[f"{name}-{smooth}"].likelihood
+    assert isinstance(likelihood, OnePass)
+    log_prior = np.log(np.arange(1.0, len(ATOMS) + 1)) - 1.0
+    density, sums = likelihood.expectation(ATOMS, log_prior)
+    expected = np.log(np.exp(likelihood.log_likelihood(ATOMS) + log_prior).sum(axis=1))
+    assert_allclose(density, expected, rtol=1e-12, atol=1e-12)
+    log_weights = -np.log(K) - expected
+    want = likelihood.ascent(ATOMS, log_weights, frozen=True, curvature=False)
+    for a, b in zip(sums, want, strict=True):
+        if b is not None:
+            assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(np.abs(b).max()))
 
 
 def test_poisson_moments_write_what_they_compute() -> None:

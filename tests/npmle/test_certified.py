@@ -199,7 +199,10 @@ def test_two_far_groups_are_two_atoms_with_their_shares() -> None:
     assert_allclose(fit.weights[order], [0.3, 0.7], rtol=1e-6)
     for group, atom in ((slice(0, 15), fit.atoms[order[0]]), (slice(15, 50), fit.atoms[order[1]])):
         precision = errors[group] ** -2.0
-        assert_allclose(atom, (estimates[group] * precision).sum(axis=0) / precision.sum(axis=0), atol=1e-4)
+        # D falls by about z^2 / 2 at z standard errors: a gap of tol allows sqrt(2 tol) of them.
+        allowed = 1.5 * np.sqrt(2 * 1e-8)
+        expected = (estimates[group] * precision).sum(axis=0) / precision.sum(axis=0)
+        assert_allclose(atom, expected, atol=allowed)
 
 
 @pytest.mark.parametrize("precision", [1e12, 1e18])

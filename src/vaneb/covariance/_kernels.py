@@ -31,8 +31,23 @@ EXPONENT_LIMIT_LOW = 700.0
 
 POISSON, LOGISTIC, NEGATIVE_BINOMIAL, POISSON_SCORE, LOGISTIC_SCORE, GAUSSIAN_SCORE = range(6)
 
+#: Exponentials up to here, and the products of two of them, are far from overflow.
+SAFE_EXPONENT = 300.0
+
+#: Rows that a loop takes in one turn: vectors of four, four of them at once.
+WHOLE = 16
+
 #: Reordering of sums is allowed, assumptions about NaN and infinity are not.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+@njit(cache=True, nogil=True)
+def padded(n):
+    """``n`` rounded up to whole vectors: a loop over 61 rows spends half of its time on the last 13.
+
+    The rows that are added are zero, and so is what they add to a sum of products with a row.
+    """
+    return (n + WHOLE - 1) // WHOLE * WHOLE
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
@@ -124,6 +139,59 @@ def glm_moments(rows, starts, stops, response, points, kind, parameter, tuples, 
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
+def _project(rows, projections, n, columns):
+    """l_c = B_c z of a client's rows at columns[:, c * n : c * n + n], zeros where there is no row."""
+    n_classes, d, _ = projections.shape
+    columns[:, : n_classes * n] = 0.0
+    for c in range(n_classes):
+        for a in range(d):
+            for b in range(d):
+                own = columns[a, c * n : c * n + n]
+                for i in range(rows.shape[0]):
+                    own[i] += projections[c, a, b] * rows[i, b]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def _shares(columns, point, n_classes, n, inverse, share):
+    """Class probabilities times what they sum to; one over that is left in ``inverse`` (n,).
+
+    ``share`` has class c at [c * n : c * n + n], so that most loops run over all classes at once.
+    """
+    everything = n_classes * n
+    for i in range(everything):
+        share[i] = 0.0
+    for a in range(columns.shape[0]):
+        coordinate = point[a]
+        for i in range(everything):
+            share[i] += columns[a, i] * coordinate
+    squares = 0.0
+    for i in range(everything):
+        squares += share[i] * share[i]
+    if not squares < SAFE_EXPONENT**2:
+        _subtract_largest(n_classes, n, inverse, share)
+    exponentials(share, everything, share)
+    for i in range(n):
+        inverse[i] = share[i]
+    for c in range(1, n_classes):
+        own = share[c * n : c * n + n]
+        for i in range(n):
+            inverse[i] += own[i]
+    for i in range(n):
+        inverse[i] = 1.0 / inverse[i]
+
+
+@njit(cache=True, nogil=True)
+def _subtract_largest(n_classes, n, top, share):
+    """Scores minus the largest over classes, so that exponentials are at most 1; ``top`` is scratch."""
+    for i in range(n):
+        top[i] = share[i]
+        for c in range(1, n_classes):
+            top[i] = max(top[i], share[c * n + i])
+        for c in range(n_classes):
+            share[c * n + i] = max(share[c * n + i] - top[i], -EXPONENT_LIMIT_LOW)
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
 def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, out):
     """T = (1/n_k) sum_i sum_c p_ic u_ic (x) ... (x) u_ic with u_ic = B_c z_i - sum_b p_ib B_b z_i.
 
@@ -136,66 +204,104 @@ def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, o
     d = rows.shape[1]
     n_classes = projections.shape[0]
     n_tuples, order = tuples.shape
-    longest = (stops - starts).max()
-    columns = np.empty((n_classes, d, longest))  # l_c = B_c z
-    share, centred = np.empty((n_classes, longest)), np.empty((d, longest))
-    mean = np.empty((d, longest))
-    top, total_share, prefix = np.empty(longest), np.empty(longest), np.empty(longest)
-    exponent = np.empty(longest)
+    longest = padded((stops - starts).max())
+    columns, centred = np.empty((d, n_classes * longest)), np.empty((d, n_classes * longest))
+    share, prefix = np.empty(n_classes * longest), np.empty(n_classes * longest)
+    mean, inverse = np.empty(longest), np.empty(longest)
     entries = np.empty(n_tuples)
     for k in range(starts.size):
         start = starts[k]
-        n = stops[k] - start
+        n = padded(stops[k] - start)
+        everything = n_classes * n
         if k == 0 or start != starts[k - 1]:
-            for c in range(n_classes):
-                for a in range(d):
-                    columns[c, a, :n] = 0.0
-                    for b in range(d):
-                        for i in range(n):
-                            columns[c, a, i] += projections[c, a, b] * rows[start + i, b]
+            _project(rows[start : stops[k]], projections, n, columns)
         own = points[k if points.shape[0] > 1 else 0]
         for j in range(own.shape[0]):
-            top[:n] = -np.inf
+            _shares(columns, own[j], n_classes, n, inverse, share)
             for c in range(n_classes):
-                share[c, :n] = 0.0
-                for a in range(d):
-                    for i in range(n):
-                        share[c, i] += columns[c, a, i] * own[j, a]
+                part = share[c * n : c * n + n]
                 for i in range(n):
-                    top[i] = max(top[i], share[c, i])
-            total_share[:n] = 0.0
-            for c in range(n_classes):
-                for i in range(n):
-                    exponent[i] = max(share[c, i] - top[i], -EXPONENT_LIMIT_LOW)
-                exponentials(exponent, n, share[c])
-                for i in range(n):
-                    total_share[i] += share[c, i]
-            mean[:, :n] = 0.0
-            for i in range(n):
-                total_share[i] = 1.0 / total_share[i]
-            for c in range(n_classes):
-                for i in range(n):
-                    share[c, i] *= total_share[i]
-                for a in range(d):
+                    part[i] *= inverse[i]
+            for a in range(d):
+                mean[:n] = 0.0
+                for c in range(n_classes):
+                    part, column = share[c * n : c * n + n], columns[a, c * n : c * n + n]
                     for i in range(n):
-                        mean[a, i] += share[c, i] * columns[c, a, i]
-            entries[:] = 0.0
-            for c in range(n_classes):
-                for a in range(d):
+                        mean[i] += part[i] * column[i]
+                for c in range(n_classes):
+                    column, moved = columns[a, c * n : c * n + n], centred[a, c * n : c * n + n]
                     for i in range(n):
-                        centred[a, i] = columns[c, a, i] - mean[a, i]
-                for t in range(n_tuples):
-                    # the product over all coordinates but the last is shared by consecutive tuples
-                    first, second, last = tuples[t, 0], tuples[t, order - 2], tuples[t, order - 1]
-                    if t == 0 or first != tuples[t - 1, 0] or second != tuples[t - 1, order - 2]:
-                        for i in range(n):
-                            prefix[i] = share[c, i] * centred[first, i]
-                        if order == 3:
-                            for i in range(n):
-                                prefix[i] *= centred[second, i]
-                    total = 0.0
-                    for i in range(n):
-                        total += prefix[i] * centred[last, i]
-                    entries[t] += total / n
+                        moved[i] = column[i] - mean[i]
+            for t in range(n_tuples):
+                # the product over all coordinates but the last is shared by consecutive tuples
+                first, second, last = tuples[t, 0], tuples[t, order - 2], tuples[t, order - 1]
+                if t == 0 or first != tuples[t - 1, 0] or second != tuples[t - 1, order - 2]:
+                    for i in range(everything):
+                        prefix[i] = share[i] * centred[first, i]
+                    if order == 3:
+                        for i in range(everything):
+                            prefix[i] *= centred[second, i]
+                total = 0.0
+                for i in range(everything):
+                    total += prefix[i] * centred[last, i]
+                entries[t] = total / (stops[k] - start)
             for q in range(scatter.size):
                 out[k, j, q] = entries[scatter[q]]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def softmax_information(rows, starts, stops, projections, points, tuples, scatter, out):
+    """Order 2 of ``softmax_moments`` for few classes, by pairs of them:
+
+        sum_c p_c u_c u_c'  =  sum_{b>c} p_b p_c (l_b - l_c)(l_b - l_c)',
+
+    where the matrices are the same at all points.  Nothing is subtracted here either.
+    """
+    if starts.size == 0:
+        return
+    d = rows.shape[1]
+    n_classes = projections.shape[0]
+    n_pairs, n_tuples = n_classes * (n_classes - 1) // 2, tuples.shape[0]
+    longest = padded((stops - starts).max())
+    columns, share = np.empty((d, n_classes * longest)), np.empty(n_classes * longest)
+    products, weight = np.empty((n_tuples, n_pairs * longest)), np.empty(n_pairs * longest)
+    inverse = np.empty(longest)
+    entries = np.empty(n_tuples)
+    for k in range(starts.size):
+        start = starts[k]
+        n = padded(stops[k] - start)
+        if k == 0 or start != starts[k - 1]:
+            _project(rows[start : stops[k]], projections, n, columns)
+            _multiply_pairs(columns, tuples, n_classes, n, 1.0 / (stops[k] - start), products)
+        own = points[k if points.shape[0] > 1 else 0]
+        for j in range(own.shape[0]):
+            _shares(columns, own[j], n_classes, n, inverse, share)
+            at = 0
+            for b in range(n_classes):
+                for c in range(b):
+                    one, other = share[b * n : b * n + n], share[c * n : c * n + n]
+                    both = weight[at : at + n]
+                    for i in range(n):
+                        both[i] = one[i] * other[i] * (inverse[i] * inverse[i])
+                    at += n
+            for t in range(n_tuples):
+                total = 0.0
+                for i in range(n_pairs * n):
+                    total += weight[i] * products[t, i]
+                entries[t] = total
+            for q in range(scatter.size):
+                out[k, j, q] = entries[scatter[q]]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def _multiply_pairs(columns, tuples, n_classes, n, factor, products):
+    """Entries of (l_b - l_c)(l_b - l_c)' times ``factor``, for b > c, a row of ``products`` for each."""
+    for t in range(tuples.shape[0]):
+        first, second = columns[tuples[t, 0]], columns[tuples[t, 1]]
+        at = 0
+        for b in range(n_classes):
+            for c in range(b):
+                for i in range(n):
+                    one, other = b * n + i, c * n + i
+                    products[t, at + i] = factor * (first[one] - first[other]) * (second[one] - second[other])
+                at += n

@@ -103,8 +103,8 @@ def _solve_lower(lower, inverse, right):
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
-def density(x_t, n, constant, atoms, precision, spread, tolerance, out):
-    """out[j, k] = constant_k + l_k(a_j); returns how many precisions are not of full rank."""
+def density(x_t, n, atoms, precision, spread, tolerance, out):
+    """out[j, k] = l_k(a_j); returns how many precisions are not of full rank."""
     m, d = atoms.shape
     count = len(n)
     smooth = len(spread) > 0
@@ -122,7 +122,7 @@ def density(x_t, n, constant, atoms, precision, spread, tolerance, out):
                 for k in range(count):
                     y[c, k] += lower[i, c, k] * (x_t[i, k] - atoms[j, i])
         for k in range(count):
-            row[k] = constant[k] - d * HALF_LOG_2PI
+            row[k] = -d * HALF_LOG_2PI
         for i in range(d):
             _add_logs(inverse[i], -1.0, row)
         if smooth:

@@ -5,10 +5,14 @@ are taken a few at a time, so that a strip's precisions at them are still in the
 loop that needs them comes after the covariance function that wrote them.
 
 A strip in which some precision is not of full rank is left to the caller.
+
+Where the covariance function takes far longer than everything else (sums over a client's rows), strips are
+wide, and derivatives are asked for those pairs of client and atom alone that matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +23,15 @@ from vaneb.covariance.base import FullCovariance
 from vaneb.likelihood.seam import Array
 from vaneb.semidefinite import RANK_TOLERANCE
 
-STRIP = 128
-#: Doubles that the precisions of a strip at some atoms, or the gradients of these, may take.
-MOST_NUMBERS = 32_768
+STRIP, WIDE_STRIP = 128, 1024
+#: Doubles that the precisions of a strip at some atoms, or the gradients of these, may take; of a wide one.
+MOST_NUMBERS, MOST_IF_WIDE = 32_768, 1 << 20
 #: Strips that one thread works on before it reports.
 STRIPS_AT_ONCE = 64
 
 Rows = NDArray[np.intp] | slice
+#: What a strip's clients weigh: of their rows and their log-likelihoods (m, S) the logarithms (S,).
+Weigh = Callable[[Rows, Array], Array]
 
 
 class Strip(NamedTuple):
@@ -51,8 +57,14 @@ class Workspace:
 
     def __init__(self, width: int, dimension: int) -> None:
         d = dimension
-        self.precision = np.empty((max(1, MOST_NUMBERS // (d**2 * width)), d, d, width))
-        self.gradient = np.empty((max(1, MOST_NUMBERS // (d**3 * width)), d, d, d, width))
+        most = MOST_NUMBERS if width <= STRIP else MOST_IF_WIDE
+        self.precision = np.empty((max(1, most // max(1, d**2 * width)), d, d, width))
+        self.gradient = np.empty((max(1, most // max(1, d**3 * width)), d, d, d, width))
+
+    def of_width(self, width: int) -> Workspace:
+        """This one, if it is; all strips but the last are of the same width."""
+        _, d, _, own = self.precision.shape
+        return self if own == width else Workspace(width, d)
 
 
 def strips(
@@ -60,17 +72,16 @@ def strips(
 ) -> list[Strip]:
     """K clients cut into strips, in the ``order`` given or as they stand."""
     out = []
-    for start in range(0, len(n), STRIP):
-        rows: Rows = slice(start, start + STRIP) if order is None else order[start : start + STRIP]
+    width = STRIP if covariance.cheap else WIDE_STRIP
+    for start in range(0, len(n), width):
+        rows: Rows = slice(start, start + width) if order is None else order[start : start + width]
         own = np.ascontiguousarray(estimates[rows].T)
         out.append(Strip(rows, own, np.ascontiguousarray(n[rows]), covariance.take(rows)))
     return out
 
 
-def _densities(
-    strip: Strip, atoms: Array, spread: Array, constant: Array, space: Workspace, out: Array
-) -> bool:
-    """Write constant_k + l_k(a_j) into ``out`` (m, S); whether all precisions were of full rank."""
+def _densities(strip: Strip, atoms: Array, spread: Array, space: Workspace, out: Array) -> bool:
+    """Write l_k(a_j) into ``out`` (m, S); whether all precisions were of full rank."""
     from vaneb.likelihood.function_kernels import density
 
     step = len(space.precision)
@@ -79,7 +90,7 @@ def _densities(
         precision = space.precision[: len(some)]
         strip.covariance.write_clients_last(some, precision, None)
         logs = out[start : start + step]
-        if density(strip.estimates, strip.n, constant, some, precision, spread, RANK_TOLERANCE, logs):
+        if density(strip.estimates, strip.n, some, precision, spread, RANK_TOLERANCE, logs):
             return False
     return True
 
@@ -89,12 +100,12 @@ def log_likelihood(parts: list[Strip], atoms: Array, spread: Array, out: Array) 
 
     def block(some: slice) -> list[Rows]:
         left = []
-        space = Workspace(STRIP, atoms.shape[1])
+        own = Workspace(0, atoms.shape[1])
         for strip in parts[some]:
             width = len(strip.n)
-            own = space if width == STRIP else Workspace(width, atoms.shape[1])
+            own = own.of_width(width)
             values = np.empty((len(atoms), width))
-            if _densities(strip, atoms, spread, np.zeros(width), own, values):
+            if _densities(strip, atoms, spread, own, values):
                 out[strip.rows] = values.T
             else:
                 left.append(strip.rows)
@@ -107,7 +118,7 @@ def ascent(
     parts: list[Strip],
     atoms: Array,
     spread: Array,
-    log_weights: Array,
+    weigh: Weigh,
     floor: float,
     *,
     frozen: bool,
@@ -121,19 +132,23 @@ def ascent(
 
     def block(some: slice) -> tuple[Sums, list[Rows]]:
         left = []
-        space = Workspace(STRIP, d)
+        own = Workspace(0, d)
         total = Sums(
             np.zeros(m), np.zeros((m, d)), np.zeros((m if curvature else 0, d, d)), np.zeros((m, d, d))
         )
         for strip in parts[some]:
             width = len(strip.n)
-            own = space if width == STRIP else Workspace(width, d)
+            own = own.of_width(width)
             log_share = np.empty((m, width))
-            if _densities(strip, atoms, spread, log_weights[strip.rows], own, log_share):
+            if not _densities(strip, atoms, spread, own, log_share):
+                left.append(strip.rows)
+                continue
+            log_share += weigh(strip.rows, log_share)
+            if strip.covariance.cheap:
                 where = np.flatnonzero(log_share.max(axis=1) > floor)
                 _add(strip, atoms, where, spread, log_share, own, total, frozen)
             else:
-                left.append(strip.rows)
+                _add_pairs(strip, atoms, spread, log_share, floor, total, frozen)
         return total, left
 
     results = list(map_blocks(block, len(parts), STRIPS_AT_ONCE))
@@ -162,4 +177,35 @@ def _add(
         strip.covariance.write_clients_last(atoms[some], precision, None if frozen else gradient)
         add_strip(
             strip.estimates, strip.n, atoms[some], some, precision, gradient, spread, log_share[some], *total
+        )
+
+
+def _add_pairs(
+    strip: Strip, atoms: Array, spread: Array, log_share: Array, floor: float, total: Sums, frozen: bool
+) -> None:
+    """For each atom its own choice of clients: those whose share is above exp(``floor``)."""
+    from vaneb.likelihood.function_kernels import add_strip
+
+    atom, client = np.nonzero(log_share > floor)
+    # A client's rows are prepared once for all of its atoms; sums are made atom by atom.
+    by_client = np.argsort(client, kind="stable")
+    chosen = strip.covariance.take(client[by_client])
+    points = atoms[atom[by_client], None]
+    back = np.argsort(by_client)
+    precision = np.moveaxis(chosen.precision(points)[back, 0], 0, -1)
+    gradient = None if frozen else np.moveaxis(chosen.precision_gradient(points)[back, 0], 0, -1)
+    none = np.empty((0, *atoms.shape[1:] * 3, 0))
+    ends = np.searchsorted(atom, np.arange(len(atoms) + 1))
+    for j in np.unique(atom):
+        own = slice(ends[j], ends[j + 1])
+        add_strip(
+            np.ascontiguousarray(strip.estimates[:, client[own]]),
+            strip.n[client[own]],
+            atoms[j : j + 1],
+            np.array([j]),
+            np.ascontiguousarray(precision[None, ..., own]),
+            none if gradient is None else np.ascontiguousarray(gradient[None, ..., own]),
+            spread,
+            log_share[j : j + 1, client[own]],
+            *total,
         )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
 from vaneb.likelihood import function_strips
-from vaneb.likelihood.function_strips import Rows, Strip, strips
+from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
 from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
@@ -156,16 +156,43 @@ class FunctionGaussian:
         floor = SKIP - np.log(self.n_clients)
         if not self._compiled:
             return self._ascent_by_pairs(atoms, log_weights, floor, frozen, curvature)
-        sums, left = function_strips.ascent(
-            self._strips, atoms, self._spread, log_weights, floor, frozen=frozen, curvature=curvature
-        )
-        total = Ascent(
-            sums.value, sums.gradient, mirror(sums.outer) if curvature else None, mirror(sums.information)
+        total, left = self._ascent_by_strips(
+            atoms, lambda rows, _: log_weights[rows], floor, frozen, curvature
         )
         for part in left:
             own = self.take(part)._ascent_by_pairs(atoms, log_weights[part], floor, frozen, curvature)
             total = total.plus(own)
         return total
+
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        """``seam.OnePass``: here a precision at an atom is what costs."""
+        atoms = np.ascontiguousarray(atoms, dtype=np.float64)
+        floor = SKIP - np.log(self.n_clients)
+        density = np.empty(self.n_clients)
+
+        def weigh(rows: Rows, log_likelihood: Array) -> Array:
+            density[rows] = np.logaddexp.reduce(log_likelihood + log_prior[:, None], axis=0)
+            return -np.log(self.n_clients) - density[rows]
+
+        if not self._compiled:
+            log_weights = weigh(slice(None), self._log_likelihood_by_pairs(atoms).T)
+            return density, self._ascent_by_pairs(atoms, log_weights, floor, True, False)
+        total, left = self._ascent_by_strips(atoms, weigh, floor, True, False)
+        for part in left:
+            clients = self.take(part)
+            log_weights = weigh(part, clients._log_likelihood_by_pairs(atoms).T)
+            total = total.plus(clients._ascent_by_pairs(atoms, log_weights, floor, True, False))
+        return density, total
+
+    def _ascent_by_strips(
+        self, atoms: Array, weigh: Weigh, floor: float, frozen: bool, curvature: bool
+    ) -> tuple[Ascent, list[Rows]]:
+        """Sums over clients, and the rows of those that are left out."""
+        sums, left = function_strips.ascent(
+            self._strips, atoms, self._spread, weigh, floor, frozen=frozen, curvature=curvature
+        )
+        outer = mirror(sums.outer) if curvature else None
+        return Ascent(sums.value, sums.gradient, outer, mirror(sums.information)), left
 
     def _ascent_by_pairs(
         self, atoms: Array, log_weights: Array, floor: float, frozen: bool, curvature: bool

@@ -17,7 +17,7 @@ Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a f
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,4 +121,14 @@ class Likelihood(Protocol):
 
         Shape (K, d, d), or (K, d) where every client's is diagonal.
         """
+        ...
+
+
+@runtime_checkable
+class OnePass(Protocol):
+    """A likelihood that makes the sums of an EM step in one pass over its clients, where others take two."""
+
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), and the frozen ``ascent`` without curvature
+        for log_weights = -log K - log f_k: r_kj times the atom's weight is k's responsibility over K."""
         ...

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Likelihood, OnePass
 from vaneb.npmle.ascent import client_log_weights, climb
 from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
@@ -29,6 +29,8 @@ from vaneb.semidefinite import solve_ridged
 
 #: Estimates taken as first atoms, where there are more clients.
 MOST_ATOMS = 5_000
+#: Weights are at least this, so that they have logarithms.
+SMALLEST = 1e-300
 
 
 def pseudo_em(
@@ -37,14 +39,21 @@ def pseudo_em(
     """``iterations`` steps of pseudo-EM from given atoms (m, d) and weights (m,)."""
     trace = []
     for _ in range(iterations):
-        density = log_mixture(likelihood, atoms, weights)
+        density, sums = _expectation(likelihood, atoms, weights)
         trace.append(Step(float(density.mean()), len(atoms), float("nan")))
-        sums = likelihood.ascent(atoms, client_log_weights(density), frozen=True, curvature=False)
         atoms = atoms + solve_information(sums.information, sums.gradient)
         # sum_k r_kj / K = w_j sum_k p_k(a_j) / (K f_k)
         weights = weights * sums.value
         weights = weights / weights.sum()
     return atoms, weights, tuple(trace)
+
+
+def _expectation(likelihood: Likelihood, atoms: Array, weights: Array) -> tuple[Array, Ascent]:
+    """log f_k, (K,), and sum_k r_kj / w_j times what moves an atom."""
+    if isinstance(likelihood, OnePass):
+        return likelihood.expectation(atoms, np.log(np.maximum(weights, SMALLEST)))
+    density = log_mixture(likelihood, atoms, weights)
+    return density, likelihood.ascent(atoms, client_log_weights(density), frozen=True, curvature=False)
 
 
 def solve_information(information: Array, gradient: Array) -> Array:

@@ -29,8 +29,9 @@ from scipy.linalg import cho_factor, cho_solve
 from vaneb.blocks import blocks, map_blocks, sum_blocks
 from vaneb.likelihood.seam import Array, Likelihood
 
-#: Columns that may enter at once.  More means fewer passes over L, but larger quadratic programmes.
-ENTER = 60
+#: Columns that may enter at once, or this share of the active ones.  More means fewer passes over L, but
+#: larger quadratic programmes.
+ENTER, ENTER_SHARE = 60, 0.25
 #: Rows of L taken at a time.
 ROWS = 16384
 #: Entries from which on a matrix is kept in single precision.
@@ -40,6 +41,8 @@ LARGE = 20_000_000
 MANY_COLUMNS, JUDGED, SPARSE = 150, 300, 0.15
 #: Entries of L / f up to here change Newton's step in the ninth digit; they are left out of a sparse Hessian.
 SMALLEST = 1e-9
+#: Exchanges after which a better point than the one before is good enough for a Newton step.
+ENOUGH_EXCHANGES = 10
 TINY = 1e-300
 
 
@@ -115,7 +118,7 @@ def npmle_weights(
             break
         keep = weights > 0
         active, weights = active[keep], weights[keep]
-        entering = _largest(gaps, ENTER, tol)
+        entering = _largest(gaps, max(ENTER, int(ENTER_SHARE * len(active))), tol)
         entering = entering[~np.isin(entering, active)]
         if len(entering) == 0:
             if inner_tol <= 0.3 * tol:  # only rounding is left
@@ -239,7 +242,8 @@ def restricted_weights(
     for _ in range(max_steps):
         hessian, mean_ratio = _newton_system(columns, density)
         gaps = mean_ratio - 1
-        if np.abs(gaps).max() <= tol:
+        # A column at zero may have a gap far below zero: that is why it is there.
+        if np.where(weights > 0, np.abs(gaps), gaps).max() <= tol:
             break
         target = nonnegative_quadratic(hessian, 2 * mean_ratio - 1, weights)
         direction = target - weights
@@ -305,8 +309,9 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
     """min over v >= 0 of v'Hv/2 - b'v for a small positive semidefinite H.
 
     Block principal pivoting: solve on the set of positive coordinates, then exchange all coordinates that
-    violate their sign condition at once, as long as that leaves fewer of them; the exact active-set method
-    takes over where it does not.  A ridge of 1e-12 of the mean diagonal keeps nearly equal columns solvable.
+    violate their sign condition at once, as long as that leaves fewer of them.  Where it does not, only the
+    last of them is exchanged until it does (Murty's rule, which cannot go round in circles).  A ridge of
+    1e-12 of the mean diagonal keeps nearly equal columns solvable.
     """
     m = len(linear)
     hessian = hessian + (1e-12 * np.trace(hessian) / m) * np.eye(m)
@@ -314,7 +319,8 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
     positive = start > 0
     fewest, patience = m + 1, 3
     solution = np.zeros(m)
-    for _ in range(100):
+    before = _model(hessian, linear, start)
+    for exchanges in range(100):
         index = np.flatnonzero(positive)
         solution[:] = 0.0
         solution[index] = _solve_on(hessian, linear, index)
@@ -325,12 +331,20 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
             return solution
         if count < fewest:
             fewest, patience = count, 3
-        else:
+        elif patience > 0:
             patience -= 1
-            if patience == 0:
-                break
+        else:
+            wrong[: np.flatnonzero(wrong)[-1]] = False
+        if exchanges >= ENOUGH_EXCHANGES:
+            feasible = np.maximum(solution, 0.0)
+            if _model(hessian, linear, feasible) < before:
+                return feasible
         positive ^= wrong
     return _active_set(hessian, linear, start, tolerance)
+
+
+def _model(hessian: Array, linear: Array, point: Array) -> float:
+    return float(point @ (0.5 * (hessian @ point) - linear))
 
 
 def _solve_on(hessian: Array, linear: Array, index: NDArray[np.intp]) -> Array:

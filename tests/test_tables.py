@@ -175,6 +175,9 @@ def test_refusals_name_the_place(tmp_path: Path, case: str) -> None:
 def test_refusals_of_paths(tmp_path: Path) -> None:
     refused(tmp_path / "none.csv", "there is no such file")
     refused(tmp_path / "none.parquet", "there is no such file")
+    (tmp_path / "sites.csv").write_text("client,theta_a,se_a\n")
+    refused(tmp_path / "site.csv", r"Did you mean .*sites\.csv\?")
+    refused(tmp_path / "folder" / "sites.csv", "no folder .*folder. Check the path")
     refused(
         tmp_path / "reports.xlsx",
         r"unknown kind of table '\.xlsx'. Use a name that ends in \.csv or \.parquet",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import secrets
 import stat
@@ -76,3 +77,16 @@ def _flush_to_disk(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def absent(path: str | os.PathLike[str]) -> str:
+    """What to say of a file that is not there: where that is so, and which name may have been meant."""
+    target = Path(path)
+    folder = target.parent
+    if not folder.is_dir():
+        return f"{path}: there is no such file, and no folder {folder}. Check the path."
+    others = [entry.name for entry in folder.iterdir() if entry.is_file() and entry.suffix == target.suffix]
+    close = difflib.get_close_matches(target.name, others, n=1)
+    if close:
+        return f"{path}: there is no such file. Did you mean {folder / close[0]}?"
+    return f"{path}: there is no such file. Check the name; relative paths start in {Path.cwd()}."

@@ -26,6 +26,7 @@ import numpy as np
 from vaneb.blocks import blocks, map_blocks
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
+from vaneb.files import absent
 from vaneb.likelihood.seam import Array
 from vaneb.npmle.fit import log_mixture
 from vaneb.posterior import posterior
@@ -165,7 +166,7 @@ def _groups(path: str) -> _Groups:
     try:
         about = pq.ParquetFile(path).metadata
     except FileNotFoundError:
-        raise InvalidReport(f"{path}: there is no such file.") from None
+        raise InvalidReport(absent(path)) from None
     sizes = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
     if sum(sizes) == 0:
         raise InvalidReport(f"{path}: has no rows.")

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from vaneb import layout
 from vaneb.covariance import ConstantDiagonal, ConstantFull, by_name
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.files import replacing
+from vaneb.files import absent, replacing
 from vaneb.layout import CLIENT, SIZE, Layout
 from vaneb.noise import matrix_column
 from vaneb.reports import Reports
@@ -67,7 +67,7 @@ def read_reports(
     try:
         table, found = read(Path(path), covariance_given, names)
     except FileNotFoundError:
-        raise InvalidReport(f"{path}: there is no such file.") from None
+        raise InvalidReport(absent(path)) from None
     except IsADirectoryError:
         raise InvalidReport(f"{path}: is a folder. Name a .csv or .parquet file.") from None
     except PermissionError:

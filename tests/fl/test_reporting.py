@@ -84,7 +84,7 @@ def test_settings_out_of_range_are_named(content, message):
 
 
 def test_files_that_are_no_configuration(tmp_path):
-    with pytest.raises(InvalidOption, match="no such configuration file"):
+    with pytest.raises(InvalidOption, match="there is no such file"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[data\n")
     with pytest.raises(InvalidOption, match="not a TOML file"):
@@ -279,7 +279,7 @@ def test_figures_are_written(run, tmp_path):
         (["train", "--alpha", "-1"], "alpha"),
         (["train", "--method", "fedsgd"], "fedsgd"),
         (["train", "--workers", "-1", *FLAGS], "workers"),
-        (["train", "no.toml"], "no such configuration file"),
+        (["train", "no.toml"], "there is no such file"),
         (["table", "nowhere"], "no results there"),
     ],
 )

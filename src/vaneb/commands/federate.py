@@ -10,6 +10,7 @@ import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.errors import InvalidOption
+from vaneb.files import absent
 
 federate = typer.Typer(
     name="federate",
@@ -98,7 +99,7 @@ def server(
         from vaneb.flower.archive import Archive
 
         if config is not None and not config.is_file():
-            raise InvalidOption(f"--config {config}: no such file.")
+            raise InvalidOption(f"--config {absent(config)}")
         chosen = _settings(
             settings,
             mode=mode.value,
@@ -187,7 +188,7 @@ def simulate(
         from vaneb.flower.client_data import count_clients
 
         if not data.exists():
-            raise InvalidOption(f"--data {data}: no such file.")
+            raise InvalidOption(f"--data {absent(data)}")
         count = count_clients(data, client)
         chosen = _settings(
             settings,

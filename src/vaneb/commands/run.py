@@ -16,6 +16,7 @@ from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.personalize import Smooth
 from vaneb.commands.progress import progress_bar
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.files import absent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,7 +154,7 @@ def _read(path: Path, columns: set[str | None]) -> pa.Table:
         _check_text(path, table)
         return table
     except FileNotFoundError:
-        raise InvalidReport(f"{path}: there is no such file.") from None
+        raise InvalidReport(absent(path)) from None
     except IsADirectoryError:
         raise InvalidReport(f"{path}: is a folder. Name a .csv or .parquet file.") from None
     except PermissionError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vaneb.errors import InvalidOption
+from vaneb.files import absent
 
 
 def _require(section: str, name: str, value: Any, ok: bool, need: str) -> None:
@@ -169,7 +170,7 @@ def read_config(path: Path) -> Config:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidOption(f"{path}: no such configuration file.") from None
+        raise InvalidOption(absent(path)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path}: not a TOML file ({error}).") from None
     return config_from(content, str(path))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vaneb.errors import InvalidOption
+from vaneb.files import absent
 from vaneb.flower.client_data import read_client
 from vaneb.flower.keys import NAME
 from vaneb.flower.settings import Settings
@@ -47,7 +48,7 @@ def check_data(path: Path) -> None:
             )
         return
     if not path.is_file():
-        raise InvalidOption(f"--data {path}: no such file.")
+        raise InvalidOption(f"--data {absent(path)}")
     if path.suffix not in (".csv", ".parquet"):
         raise InvalidOption(f"--data {path}: the file must end in .csv or .parquet.")
     with _wrong(f"--data {path}", "Give a .csv or .parquet file with a header and at least one row."):

@@ -11,7 +11,7 @@ from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.npmle import certified as module
-from vaneb.npmle.ascent import client_log_weights, climb, gap_and_one
+from vaneb.npmle.ascent import LEASH, Rest, client_log_weights, climb, gap_and_one
 from vaneb.npmle.certificate import certify, important
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, log_mixture
@@ -377,6 +377,37 @@ def test_the_clients_that_matter_give_the_same_gap_on_average() -> None:
     assert (np.abs(np.mean(found, axis=0) - whole) <= 4 * error).all()
     # all that is high in the tails is there: no more than a percent of it is left to chance
     assert error[0] <= 0.01 * whole[0]
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_a_climb_on_some_clients_is_that_on_all_where_it_starts_and_close_to_it_near_by(kind: str) -> None:
+    diagonal = kind == "diagonal"
+    likelihood = diagonal_problem(3_000, 2, seed=20) if diagonal else correlated_problem(3_000, 0.7, seed=20)
+    grid = np.stack(np.meshgrid(*2 * [np.linspace(-4, 4, 7)]), axis=-1).reshape(-1, 2)
+    log_weights = client_log_weights(log_mixture(likelihood, grid, np.full(49, 1 / 49)))
+    starts = likelihood.estimates[:20]
+    part, part_weights = important(likelihood, log_weights, 600, np.random.default_rng(0))
+    whole = likelihood.ascent(starts, log_weights)
+    rest = Rest.between(whole, part.ascent(starts, part_weights), starts)
+    rows = np.arange(20)
+    there = rest.added_to(part.ascent(starts, part_weights), starts, rows)
+    assert_allclose(there.value, whole.value, rtol=1e-10)
+    assert_allclose(there.gradient, whole.gradient, rtol=1e-10, atol=1e-12)
+    hessians = []
+    for sums in (there, whole):
+        own = sums.information if sums.information.ndim == 3 else sums.information[:, :, None] * np.eye(2)
+        hessians.append(sums.outer - own)
+    assert_allclose(*hessians, rtol=1e-10, atol=1e-12)
+    near = starts + 0.05 * np.random.default_rng(1).normal(size=starts.shape)
+    truth = gap_and_one(likelihood, near, log_weights)
+    alone = gap_and_one(part, near, part_weights)
+    corrected = rest.added_to(part.ascent(near, part_weights), near, rows).value
+    assert np.abs(corrected - truth).max() < 0.01 * np.abs(alone - truth).max()
+    far = rest.kept_near(starts + 100.0, rows)
+    scale = rest.scale[:, :, None] * np.eye(2) if rest.scale.ndim == 2 else rest.scale
+    length = np.einsum("mi,mij,mj->m", far - starts, scale, far - starts)
+    assert_allclose(length, LEASH**2, rtol=1e-9)
+    assert_array_equal(rest.kept_near(starts, rows), starts)
 
 
 def test_climbs_end_at_local_maxima() -> None:

@@ -7,6 +7,8 @@ in those in which it is not; a step that fails to climb is cut, and followed by 
 information^{-1} gradient (the EM step of a mode search, which climbs for Gaussian reports whatever its
 length).  In many dimensions, where curvatures cost more than they save, all steps are of the last kind.  The
 gradient is the exact heteroskedastic score.
+
+Of very many clients a part can stand for all, corrected by what it leaves out (``Rest``).
 """
 
 from __future__ import annotations
@@ -34,6 +36,60 @@ FLAT = 0.005
 FEW_ENOUGH = 40
 #: Local standard errors that a step may take, if the EM step is not longer.
 REACH = 3.0
+
+
+#: Local standard errors around its start that a climb on a part of the clients may go.
+LEASH = 1.0
+
+
+class Rest(NamedTuple):
+    """What a part of the clients leaves out of D, to second order around the points that are climbed from.
+
+    To second order, because along ridges the curvature of D is far smaller than what a part of the clients
+    says of it.
+    """
+
+    value: Array
+    """(m,)"""
+    gradient: Array
+    """(m, d)"""
+    hessian: Array | None
+    """(m, d, d); ``None`` where no curvatures are used."""
+    origin: Array
+    """(m, d)"""
+    scale: Array
+    """Average information at the origin, (m, d, d) or diagonals (m, d): what near by means."""
+
+    @classmethod
+    def between(cls, whole: Ascent, part: Ascent, origin: Array) -> Rest:
+        """What ``part`` leaves out of ``whole``, both at ``origin``."""
+        hessian = None
+        if whole.outer is not None and part.outer is not None:
+            hessian = whole.outer - part.outer - _as_matrices(whole.information - part.information)
+        value, gradient = whole.value - part.value, whole.gradient - part.gradient
+        return cls(value, gradient, hessian, origin, average_information(whole))
+
+    def added_to(self, sums: Ascent, points: Array, rows: NDArray[np.intp]) -> Ascent:
+        """``sums`` of the part made those of all, but for the information, which stays semidefinite."""
+        away, slope = points - self.origin[rows], self.gradient[rows]
+        value = self.value[rows] + np.einsum("mi,mi->m", slope, away)
+        outer = sums.outer
+        if self.hessian is not None and outer is not None:
+            bent = np.einsum("mij,mj->mi", self.hessian[rows], away)
+            value, slope = value + 0.5 * np.einsum("mi,mi->m", bent, away), slope + bent
+            outer = outer + self.hessian[rows]
+        return Ascent(sums.value + value, sums.gradient + slope, outer, sums.information)
+
+    def kept_near(self, points: Array, rows: NDArray[np.intp]) -> Array:
+        """``points``, drawn towards the origin where they are too far from it."""
+        away = points - self.origin[rows]
+        return self.origin[rows] + away * (LEASH / np.maximum(self.distance(points, rows), LEASH))[:, None]
+
+    def distance(self, points: Array, rows: NDArray[np.intp]) -> Array:
+        """From the origin, in local standard errors."""
+        away = points - self.origin[rows]
+        square = np.einsum("mi,mij,mj->m", away, _as_matrices(self.scale[rows]), away)
+        return np.asarray(np.sqrt(np.maximum(square, 0.0)))
 
 
 class Maxima(NamedTuple):
@@ -76,15 +132,22 @@ def climb(
     gain: float = 1e-6,
     box: tuple[Array, Array] | None = None,
     keep: int | None = None,
+    rest: Rest | None = None,
 ) -> Maxima:
     """Climb from ``starts`` (m, d) until the next step promises to raise D by less than ``gain``.
 
     ``box``: corners (d,), (d,) of the box that points may not leave.  ``keep``: the first so many climbs, or
-    all, have a result of their own; others end where they meet another one.
+    all, have a result of their own; others end where they meet another one.  ``rest``: of the clients that
+    are not in ``likelihood``.
     """
     points = np.array(starts, dtype=float)
     curvature = points.shape[1] <= FEW_ENOUGH
-    sums = likelihood.ascent(points, log_weights, curvature=curvature)
+
+    def sums_at(where: Array, rows: NDArray[np.intp]) -> Ascent:
+        own = likelihood.ascent(where, log_weights, curvature=curvature)
+        return own if rest is None else rest.added_to(own, where, rows)
+
+    sums = sums_at(points, np.arange(len(points)))
     done = np.zeros(len(points), dtype=bool)
     length = np.ones(len(points))
     scale = average_information(sums)
@@ -104,10 +167,12 @@ def climb(
         if len(live) == 0:
             break
         trial = points[live] + length[live, None] * move
+        if rest is not None:
+            trial = rest.kept_near(trial, live)
         if box is not None:
             trial = np.clip(trial, *box)
-            done[live[(trial == points[live]).all(axis=1)]] = True
-        ahead = likelihood.ascent(trial, log_weights, curvature=curvature)
+        done[live[(trial == points[live]).all(axis=1)]] = True
+        ahead = sums_at(trial, live)
         climbed = ahead.value >= sums.value[live] * (1 - 1e-12)
         better, worse = live[climbed], live[~climbed]
         points[better] = trial[climbed]

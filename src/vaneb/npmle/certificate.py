@@ -6,7 +6,15 @@ import numpy as np
 
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.ascent import TOGETHER, Maxima, client_log_weights, climb, gap_and_one
+from vaneb.npmle.ascent import (
+    FEW_ENOUGH,
+    TOGETHER,
+    Maxima,
+    Rest,
+    client_log_weights,
+    climb,
+    gap_and_one,
+)
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.npmle.starts import starting_points
 from vaneb.npmle.support import crossings, distinct
@@ -77,12 +85,13 @@ def search(
     tol: float,
     effort: float = 1.0,
     coarse: bool = False,
+    rough: bool = False,
 ) -> Maxima:
     """Local maxima of D climbed to from the atoms and from the best of a random set of candidates.
 
     ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be; what a
     certificate rests on (more than one) is scaled up where clients are few and D costs little.  ``coarse``:
-    climb the D of the clients that matter most.
+    climb the D of the clients that matter most.  ``rough``: of many clients, come close to the maxima only.
     """
     if effort > 1:
         effort *= float(np.clip((FEW_CLIENTS / likelihood.n_clients) ** 0.5, 1.0, 4.0))
@@ -119,13 +128,21 @@ def search(
         first = climb(part, others, part_weights, steps=STEPS, gain=tol, box=box, keep=0)
         others = first.points[distinct(first.points, first.scale, np.argsort(-first.gap), TOGETHER)]
         others = others[: max(int(effort * CLIMBED), int((first.gap > 0).sum()))]
-    maxima = _climbed(likelihood, atoms, others, log_weights, box, tol, effort)
+    if rough and likelihood.n_clients > 2 * FIRST_LOOK:
+        maxima = _climbed_roughly(likelihood, atoms, others, log_weights, rng, box, tol, effort)
+    else:
+        maxima = _climbed(likelihood, atoms, others, log_weights, box, tol, effort)
     return maxima._replace(starts=len(atoms) + count)
 
 
 def part_size(n_clients: int) -> int:
     """Clients that the first rounds of a fit look at."""
     return max(FIRST_LOOK, n_clients // 10)
+
+
+def climbing_size(n_clients: int) -> int:
+    """Clients that the steps of rough climbs look at."""
+    return max(FIRST_LOOK, n_clients // 20)
 
 
 def important(
@@ -185,6 +202,35 @@ def _climbed(
         box=box,
         keep=len(atoms),
     )
+
+
+def _climbed_roughly(
+    likelihood: Likelihood,
+    atoms: Array,
+    others: Array,
+    log_weights: Array,
+    rng: np.random.Generator,
+    box: tuple[Array, Array] | None,
+    tol: float,
+    effort: float,
+) -> Maxima:
+    """As ``_climbed`` at a fraction of its cost.
+
+    All clients are asked where the climbs start and where they end; the steps in between are taken on those
+    that matter most, corrected for the rest.
+    """
+    starts, keep = np.concatenate([atoms, others]), len(atoms)
+    curvature = starts.shape[1] <= FEW_ENOUGH
+    part, part_weights = important(likelihood, log_weights, climbing_size(likelihood.n_clients), rng)
+    whole = likelihood.ascent(starts, log_weights, curvature=curvature)
+    rest = Rest.between(whole, part.ascent(starts, part_weights, curvature=curvature), starts)
+    maxima = climb(
+        part, starts, part_weights, steps=int(effort * STEPS), gain=0.02 * tol, box=box, keep=keep, rest=rest
+    )
+    points, value = maxima.points.copy(), gap_and_one(likelihood, maxima.points, log_weights)
+    fallen = np.flatnonzero(value[:keep] < whole.value[:keep])
+    points[fallen], value[fallen] = atoms[fallen], whole.value[fallen]
+    return maxima._replace(points=points, gap=value - 1)
 
 
 def certify(

@@ -11,7 +11,7 @@ When the largest D is below ``tol``, a wider search confirms it.
 
 For many clients the rounds first run on a random part of them, and on a part of that part: the support found
 there is almost right.  Then the weights are solved for everyone, and D is first climbed for those clients
-who make it large; only the last rounds climb the D of all.
+who make it large; then all are asked where climbs start and end, and only the last rounds climb the D of all.
 
 In more than a few dimensions the NPMLE would give every client that stands apart an atom of its own,
 thousands of them.  There lone clients get none (``certificate.guarded``), and the first atoms are gathered by
@@ -39,6 +39,8 @@ from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 FIRST_TOLERANCE = 1e-3
 #: Gap down to which D is climbed for a part of many clients only.
 COARSE = 0.1
+#: Multiple of the tolerance down to which climbs on many clients need not end exactly on the maxima.
+ROUGH = 30.0
 #: Atoms that the first weights are solved over, in few dimensions and in many.
 FIRST_ATOMS = (400, 60)
 #: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
@@ -106,8 +108,9 @@ def certified(
         coarse = coarse and done < max_rounds - 1
         # Far from the optimum maxima need not be found to the last digit.
         sharp = max(tol, 0.05 * trace[-1].gap) if done else tol
+        rough = done > 0 and trace[-1].gap > ROUGH * tol
         maxima = cert.search(
-            likelihood, atoms, density, candidates, rng, tol=sharp, effort=effort, coarse=coarse
+            likelihood, atoms, density, candidates, rng, tol=sharp, effort=effort, coarse=coarse, rough=rough
         )
         if confirm and not coarse and maxima.gap.max() <= tol:
             wide = cert.search(

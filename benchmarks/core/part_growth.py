@@ -6,8 +6,8 @@ Five clusters like those of ``problems.five``.  Three cases:
     full-function       d = 3, Poisson regression from covariate moments, n_k of 100 to 400
     diagonal-constant   d = 10, variances of 0.3 to 1.5 in each coordinate
 
-Every measurement has a process of its own; time is that of ``VANEB(smooth="off").fit(reports)`` and of the
-posterior means, after a warm-up on 500 clients.  Peak memory is that of the whole process, data included.
+Every measurement has a process of its own; time is that of ``VANEB(smooth="off").fit(reports)`` (with ``--tol``,
+if that is given) and of the posterior means, after a warm-up on 500 clients.  Peak memory is that of the whole process, data included.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def run(options) -> Iterator[Row]:
     for case in options.cases or CASES:
         before: Row | None = None
         for n_clients in sorted(options.clients or SIZES):
-            row = measure.script("part_growth.py", case, n_clients)
+            row = measure.script("part_growth.py", case, n_clients, options.tol)
             if before is not None:
                 grown = row["cpu"] / before["cpu"]
                 more = n_clients / before["clients"]
@@ -98,18 +98,19 @@ def run(options) -> Iterator[Row]:
             before = row
 
 
-def measured(case: str, n_clients: int) -> Row:
+def measured(case: str, n_clients: int, tol: float) -> Row:
     from vaneb import VANEB
 
     warm, _ = CASES[case](500, np.random.default_rng(1))
     _ = VANEB(smooth="off").fit(warm).personalize(warm).mean
     reports, theta = CASES[case](n_clients, np.random.default_rng(0))
     with_data = measure.peak_mib()
-    model, fit_cpu, fit_wall = measure.timed(lambda: VANEB(smooth="off").fit(reports))
+    model, fit_cpu, fit_wall = measure.timed(lambda: VANEB(smooth="off", tol=tol).fit(reports))
     mean, own_cpu, own_wall = measure.timed(lambda: model.personalize(reports).mean)
     return {
         "case": case,
         "clients": n_clients,
+        "tol": tol,
         "cpu": fit_cpu + own_cpu,
         "fit_cpu": fit_cpu,
         "personalize_cpu": own_cpu,
@@ -127,17 +128,18 @@ def measured(case: str, n_clients: int) -> Row:
     }
 
 
-def profiled(case: str, n_clients: int) -> None:
-    """Where the time goes: python part_growth.py CASE CLIENTS profile"""
+def profiled(case: str, n_clients: int, tol: float) -> None:
+    """Where the time goes: python part_growth.py CASE CLIENTS TOLERANCE profile"""
     profile = cProfile.Profile()
-    row = profile.runcall(measured, case, n_clients)
+    row = profile.runcall(measured, case, n_clients, tol)
     text = io.StringIO()
     pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(MOST_PROFILE_LINES)
     sys.stdout.write(f"{row}\n{text.getvalue()}")
 
 
 if __name__ == "__main__":
-    if sys.argv[3:] == ["profile"]:
-        profiled(sys.argv[1], int(sys.argv[2]))
+    problem = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    if sys.argv[4:] == ["profile"]:
+        profiled(*problem)
     else:
-        sys.stdout.write(json.dumps(measured(sys.argv[1], int(sys.argv[2]))) + "\n")
+        sys.stdout.write(json.dumps(measured(*problem)) + "\n")

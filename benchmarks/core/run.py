@@ -18,6 +18,7 @@ measure.one_thread()
 
 import table
 
+TOLERANCE = 1e-4
 PARTS = ("weights", "fit", "growth", "kernels", "solvers", "coverage")
 
 
@@ -28,6 +29,7 @@ def command(part: str, options: argparse.Namespace) -> str:
     words += ["--quick"] if options.quick else []
     words += ["--clients", *map(str, options.clients)] if options.clients else []
     words += ["--cases", *options.cases] if options.cases else []
+    words += ["--tol", str(options.tol)] if part == "growth" and options.tol != TOLERANCE else []
     return " ".join(words)
 
 
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="keep matrices for other programs here")
     parser.add_argument("--clients", type=int, nargs="+", help="other numbers of clients (growth, coverage)")
     parser.add_argument("--cases", nargs="+", help="only these cases (growth, coverage)")
+    parser.add_argument("--tol", type=float, default=TOLERANCE, help="of the fits whose growth is measured")
     parser.add_argument("--render", action="store_true", help="only write README.md anew")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):

@@ -6,8 +6,9 @@ Five clusters like those of ``problems.five``.  Three cases:
     full-function       d = 3, Poisson regression from covariate moments, n_k of 100 to 400
     diagonal-constant   d = 10, variances of 0.3 to 1.5 in each coordinate
 
-Every measurement has a process of its own; time is that of ``VANEB(smooth="off").fit(reports)`` (with ``--tol``,
-if that is given) and of the posterior means, after a warm-up on 500 clients.  Peak memory is that of the whole process, data included.
+Every measurement has a process of its own; time is that of ``VANEB(smooth="off").fit(reports)``, to another
+tolerance with ``--tol``, and of the posterior means, after a warm-up on 500 clients.  Peak memory is that of
+the whole process, data included.
 """
 
 from __future__ import annotations

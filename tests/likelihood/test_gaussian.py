@@ -20,7 +20,6 @@ from vaneb.covariance import (
     SandwichCovariance,
     callable_covariance,
 )
-from vaneb.likelihood import function_strips
 from vaneb.likelihood.gaussian import ConstantGaussian, gaussian_likelihood
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.likelihood.gaussian_shared import SharedGaussian
@@ -256,21 +255,6 @@ def test_threads_do_not_change_a_digit(name: str, monkeypatch: pytest.MonkeyPatc
     assert_allclose(found[0][1], direct, rtol=1e-9)
 
 
-def test_blocks_cover_everyone_once() -> None:
-    for count in (1, 5, 8192, 8193, 20_000):
-        parts = blocks.blocks(count, 8192)
-        assert_array_equal(np.concatenate([np.arange(count)[part] for part in parts]), np.arange(count))
-        assert max(part.stop - part.start for part in parts) <= 8192
-    squares = blocks.sum_blocks(lambda rows: (np.arange(10.0)[rows].sum(),), 10, size=3)
-    assert squares[0] == 45.0
-
-
-@pytest.mark.parametrize("asked", ["0", "-1", "many", ""])
-def test_a_senseless_number_of_threads_is_not_taken(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VANEB_THREADS", asked)
-    assert blocks.threads() >= 1
-
-
 def test_components_are_conditional_normals(case: Case) -> None:
     """theta ~ N(a, Gamma) and B'theta_hat | theta ~ N(B'theta, noise): the textbook conditional."""
     within = case.likelihood.components(ATOMS)
@@ -411,38 +395,6 @@ def test_far_away_is_far_not_an_error() -> None:
         assert all(np.isfinite(part).all() for part in sums)
 
 
-@pytest.mark.parametrize("spread", [None, 0.3 * np.eye(D), np.diag([0.5, 0.0, 0.1])[:D, :D]])
-@pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("kind", ["rows", "moments"])
-def test_compiled_strips_agree_with_single_pairs(
-    kind: str, spread: np.ndarray | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """300 clients in three strips, one of them, or two, with clients of fewer rows than parameters."""
-    monkeypatch.setattr(function_strips, "WIDE_STRIP", 128)
-    rng = np.random.default_rng(21)
-    clients = 300
-    rows = [rng.normal(size=(1 if k in (5, 200) else 12, D)) for k in range(clients)]
-    covariance: CovarianceFunction
-    if kind == "rows":
-        covariance = EmpiricalGLM(
-            np.concatenate(rows), np.cumsum([0] + [len(r) for r in rows]).astype(np.intp), "poisson"
-        )
-    else:
-        means = np.array([own.mean(axis=0) for own in rows])
-        covariance = MomentPoisson(means, np.array([0.1 * own.T @ own for own in rows]))
-    likelihood = FunctionGaussian(
-        rng.normal(size=(clients, D)), rng.integers(5, 50, clients) * 1.0, covariance, spread
-    )
-    atoms = rng.normal(size=(7, D))
-    logs = likelihood.log_likelihood(atoms)
-    assert_allclose(logs, likelihood._log_likelihood_by_pairs(atoms), rtol=1e-10, atol=1e-10)
-    log_weights = -logs.max(axis=1) - np.log(clients)
-    got = likelihood.ascent(atoms, log_weights, frozen=frozen)
-    want = likelihood._ascent_by_pairs(atoms, log_weights, -np.inf, frozen, True)
-    for a, b in zip(got, want, strict=True):
-        assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(np.abs(b).max()))
-
-
 @pytest.mark.parametrize("name", ["function-diagonal", "function-full", "function-singular"])
 @pytest.mark.parametrize("smooth", SPREADS)
 def test_an_em_step_in_one_pass_is_that_in_two(name: str, smooth: str) -> None:
@@ -457,14 +409,3 @@ def test_an_em_step_in_one_pass_is_that_in_two(name: str, smooth: str) -> None:
     for a, b in zip(sums, want, strict=True):
         if b is not None:
             assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(np.abs(b).max()))
-
-
-def test_poisson_moments_write_what_they_compute() -> None:
-    rng = np.random.default_rng(22)
-    scatter = rng.normal(size=(9, D, D))
-    family = MomentPoisson(rng.normal(size=(9, D)), scatter @ scatter.transpose(0, 2, 1))
-    points = rng.normal(size=(4, D)) * 3  # some exponents are clipped
-    precision, gradient = np.empty((4, D, D, 9)), np.empty((4, D, D, D, 9))
-    family.write_clients_last(points, precision, gradient)
-    assert_allclose(np.moveaxis(precision, -1, 0), family.precision(points[None]), rtol=1e-12)
-    assert_allclose(np.moveaxis(gradient, -1, 0), family.precision_gradient(points[None]), rtol=1e-10)

@@ -7,37 +7,17 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 
+from npmle_problems import correlated_problem, diagonal_problem, gaps_at
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.npmle import certified as module
-from vaneb.npmle.ascent import LEASH, Rest, client_log_weights, climb, gap_and_one
-from vaneb.npmle.certificate import certify, important
+from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, log_mixture
-from vaneb.npmle.support import covering_subset, distinct, merged
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 
 TOL = 1e-4
-
-
-def diagonal_problem(n_clients: int, d: int, seed: int = 0, spread: float = 1.5):
-    rng = np.random.default_rng(seed)
-    errors = rng.uniform(0.3, 1.2, size=(n_clients, d))
-    estimates = spread * rng.normal(size=(n_clients, d)) + errors * rng.normal(size=(n_clients, d))
-    return gaussian_likelihood(estimates, np.ones(n_clients), ConstantDiagonal(errors**-2.0))
-
-
-def correlated_problem(n_clients: int, correlation: float, seed: int = 0):
-    """Errors with long axes that cross: client by client the sign of the correlation changes."""
-    rng = np.random.default_rng(seed)
-    sign = correlation * rng.choice([-1.0, 1.0], n_clients)
-    covariance = np.ones((n_clients, 2, 2))
-    covariance[:, 0, 1] = covariance[:, 1, 0] = sign
-    covariance *= rng.uniform(0.3, 1.5, size=(n_clients, 1, 1)) ** 2
-    noise = np.linalg.cholesky(covariance) @ rng.normal(size=(n_clients, 2, 1))
-    estimates = rng.normal(size=(n_clients, 2)) + noise[:, :, 0]
-    return gaussian_likelihood(estimates, np.ones(n_clients), ConstantFull.from_covariances(covariance))
 
 
 def poisson_problem(n_clients: int, d: int, seed: int = 0):
@@ -66,12 +46,6 @@ def grid_around(likelihood, count: int) -> np.ndarray:
     lowest = 0.02 if isinstance(getattr(likelihood, "covariance", None), QuadraticVariance) else -np.inf
     axes = [np.linspace(max(x.min() - 3, lowest), x.max() + 3, count) for x in estimates.T]
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-
-
-def gaps_at(likelihood, fit: Fit, points: np.ndarray) -> np.ndarray:
-    """D(G, theta) = mean_k p_k(theta) / f_k - 1 from its definition."""
-    log_density = logsumexp(likelihood.log_likelihood(fit.atoms), b=fit.weights, axis=1)
-    return np.exp(likelihood.log_likelihood(points) - log_density[:, None]).mean(axis=0) - 1
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -353,121 +327,3 @@ def test_a_start_that_was_given_is_used() -> None:
     assert len(again.trace) <= 2
     assert again.certificate.reached
     assert again.log_likelihood >= first.log_likelihood - TOL
-
-
-# ---------------------------------------------------------------- the pieces
-
-
-def test_the_clients_that_matter_give_the_same_gap_on_average() -> None:
-    likelihood = diagonal_problem(4_000, 2, seed=19)
-    apart = np.argmax(np.abs(likelihood.estimates).sum(axis=1))
-    grid = np.stack(np.meshgrid(*2 * [np.linspace(-4, 4, 9)]), axis=-1).reshape(-1, 2)
-    log_weights = client_log_weights(log_mixture(likelihood, grid, np.full(81, 1 / 81)))
-    points = np.concatenate([likelihood.estimates[[apart]], np.zeros((1, 2)), np.ones((1, 2))])
-    rng = np.random.default_rng(0)
-    found = []
-    for _ in range(40):
-        part, weights = important(likelihood, log_weights, 400, rng)
-        assert 300 < part.n_clients < 500
-        assert (part.estimates == likelihood.estimates[apart]).all(axis=1).any()
-        found.append(gap_and_one(part, points, weights))
-    whole = likelihood.ascent(points, log_weights).value
-    assert_allclose(gap_and_one(likelihood, points, log_weights), whole, rtol=1e-12)
-    error = np.std(found, axis=0) / np.sqrt(len(found))
-    assert (np.abs(np.mean(found, axis=0) - whole) <= 4 * error).all()
-    # all that is high in the tails is there: no more than a percent of it is left to chance
-    assert error[0] <= 0.01 * whole[0]
-
-
-@pytest.mark.parametrize("kind", ["diagonal", "full"])
-def test_a_climb_on_some_clients_is_that_on_all_where_it_starts_and_close_to_it_near_by(kind: str) -> None:
-    diagonal = kind == "diagonal"
-    likelihood = diagonal_problem(3_000, 2, seed=20) if diagonal else correlated_problem(3_000, 0.7, seed=20)
-    grid = np.stack(np.meshgrid(*2 * [np.linspace(-4, 4, 7)]), axis=-1).reshape(-1, 2)
-    log_weights = client_log_weights(log_mixture(likelihood, grid, np.full(49, 1 / 49)))
-    starts = likelihood.estimates[:20]
-    part, part_weights = important(likelihood, log_weights, 600, np.random.default_rng(0))
-    whole = likelihood.ascent(starts, log_weights)
-    rest = Rest.between(whole, part.ascent(starts, part_weights), starts)
-    rows = np.arange(20)
-    there = rest.added_to(part.ascent(starts, part_weights), starts, rows)
-    assert_allclose(there.value, whole.value, rtol=1e-10)
-    assert_allclose(there.gradient, whole.gradient, rtol=1e-10, atol=1e-12)
-    hessians = []
-    for sums in (there, whole):
-        own = sums.information if sums.information.ndim == 3 else sums.information[:, :, None] * np.eye(2)
-        hessians.append(sums.outer - own)
-    assert_allclose(*hessians, rtol=1e-10, atol=1e-12)
-    near = starts + 0.05 * np.random.default_rng(1).normal(size=starts.shape)
-    truth = gap_and_one(likelihood, near, log_weights)
-    alone = gap_and_one(part, near, part_weights)
-    corrected = rest.added_to(part.ascent(near, part_weights), near, rows).value
-    assert np.abs(corrected - truth).max() < 0.01 * np.abs(alone - truth).max()
-    far = rest.kept_near(starts + 100.0, rows)
-    scale = rest.scale[:, :, None] * np.eye(2) if rest.scale.ndim == 2 else rest.scale
-    length = np.einsum("mi,mij,mj->m", far - starts, scale, far - starts)
-    assert_allclose(length, LEASH**2, rtol=1e-9)
-    assert_array_equal(rest.kept_near(starts, rows), starts)
-
-
-def test_climbs_end_at_local_maxima() -> None:
-    likelihood = correlated_problem(30, 0.8, seed=3)
-    fit = certified(likelihood, tol=1e-2)
-    log_weights = client_log_weights(log_mixture(likelihood, fit.atoms, fit.weights))
-    ends = climb(likelihood, likelihood.estimates, log_weights, steps=200, gain=1e-12)
-    assert_allclose(gaps_at(likelihood, fit, ends.points), ends.gap, atol=1e-9)
-    assert (ends.gap >= gaps_at(likelihood, fit, likelihood.estimates) - 1e-12).all()
-    for shift in 1e-3 * np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]):
-        assert (gaps_at(likelihood, fit, ends.points + shift) <= ends.gap + 1e-8).all()
-
-
-def test_many_dimensions_are_climbed_without_curvatures() -> None:
-    """Three groups in sixty dimensions: diagonals stay diagonals, climbs end where the score is zero."""
-    rng = np.random.default_rng(20)
-    centres = 3 * rng.normal(size=(3, 60))
-    errors = rng.uniform(0.5, 1.5, size=(45, 60))
-    estimates = centres[rng.integers(0, 3, 45)] + errors * rng.normal(size=(45, 60))
-    likelihood = gaussian_likelihood(estimates, np.ones(45), ConstantDiagonal(errors**-2.0))
-    log_weights = client_log_weights(log_mixture(likelihood, centres, np.full(3, 1 / 3)))
-    ends = climb(likelihood, centres, log_weights, steps=200, gain=1e-12)
-    assert ends.scale.shape == (3, 60)
-    sums = likelihood.ascent(ends.points, log_weights, curvature=False)
-    assert_allclose(ends.gap, sums.value - 1, rtol=1e-9)
-    assert (np.abs(sums.gradient) <= 1e-5 * sums.value[:, None]).all()
-    assert (sums.value > likelihood.ascent(centres, log_weights).value).all()
-    assert_array_equal(distinct(ends.points, ends.scale, np.arange(3), 1.0), np.arange(3))
-
-
-def test_climbs_stay_in_their_box() -> None:
-    likelihood = diagonal_problem(30, 2, seed=18)
-    log_weights = client_log_weights(likelihood.peak())
-    box = np.array([-0.5, -0.5]), np.array([0.5, 0.5])
-    ends = climb(likelihood, np.zeros((1, 2)) + 0.4, log_weights, box=box)
-    assert (np.abs(ends.points) <= 0.5).all()
-
-
-def test_merged_atoms_keep_the_mean_and_all_digits() -> None:
-    scale = np.ones((4, 1, 1))
-    atoms = np.array([[1e9], [1e9], [5.0], [5.01]])
-    weights = np.array([0.1, 0.2, 0.3, 0.4])
-    together, total, heads = merged(atoms, weights, scale, 0.1)
-    assert_allclose(total, [0.4 + 0.3, 0.2 + 0.1])
-    assert together[1, 0] == 1e9
-    assert_allclose(together[0], (0.3 * 5 + 0.4 * 5.01) / 0.7, rtol=1e-12)
-    assert_array_equal(heads, [3, 1])
-
-
-def test_distinct_points_are_apart() -> None:
-    points = np.array([[0.0], [0.05], [1.0], [1.2]])
-    scale = np.ones((4, 1, 1))
-    assert_array_equal(distinct(points, scale, np.array([3, 2, 1, 0]), 0.1), [3, 2, 1])
-    assert_array_equal(distinct(points, scale, np.array([1, 0, 3, 2]), 0.3, always=2), [1, 0, 3])
-
-
-def test_a_covering_subset_reaches_the_thin_regions() -> None:
-    rng = np.random.default_rng(19)
-    points = np.concatenate([rng.normal(size=(500, 2)), [[50.0, 0.0]], [[0.0, -80.0]]])
-    chosen = covering_subset(points, 40, rng)
-    assert len(chosen) <= 40
-    assert {500, 501} <= set(chosen.tolist())
-    assert_array_equal(covering_subset(points[:30], 40, rng), np.arange(30))

@@ -43,7 +43,7 @@ _FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 @njit(cache=True, nogil=True)
 def padded(n):
-    """``n`` rounded up to whole vectors: a loop over 61 rows spends half of its time on the last 13.
+    """``n`` rounded up to whole vectors, so that no loop ends in single rows, which cost as much as a vector.
 
     The rows that are added are zero, and so is what they add to a sum of products with a row.
     """

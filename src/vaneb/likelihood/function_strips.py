@@ -148,7 +148,7 @@ def ascent(
                 where = np.flatnonzero(log_share.max(axis=1) > floor)
                 _add(strip, atoms, where, spread, log_share, own, total, frozen)
             else:
-                _add_pairs(strip, atoms, spread, log_share, floor, total, frozen)
+                _add_pairs(strip, atoms, spread, log_share, floor, own, total, frozen)
         return total, left
 
     results = list(map_blocks(block, len(parts), STRIPS_AT_ONCE))
@@ -181,12 +181,35 @@ def _add(
 
 
 def _add_pairs(
-    strip: Strip, atoms: Array, spread: Array, log_share: Array, floor: float, total: Sums, frozen: bool
+    strip: Strip,
+    atoms: Array,
+    spread: Array,
+    log_share: Array,
+    floor: float,
+    space: Workspace,
+    total: Sums,
+    frozen: bool,
 ) -> None:
     """For each atom its own choice of clients: those whose share is above exp(``floor``)."""
+    step = len(space.precision if frozen else space.gradient)
+    for start in range(0, len(atoms), step):
+        atom, client = np.nonzero(log_share[start : start + step] > floor)
+        _add_chosen(strip, atoms, atom + start, client, spread, log_share, total, frozen)
+
+
+def _add_chosen(
+    strip: Strip,
+    atoms: Array,
+    atom: NDArray[np.intp],
+    client: NDArray[np.intp],
+    spread: Array,
+    log_share: Array,
+    total: Sums,
+    frozen: bool,
+) -> None:
+    """Pairs of ``atom`` and ``client``, sorted by atom."""
     from vaneb.likelihood.function_kernels import add_strip
 
-    atom, client = np.nonzero(log_share > floor)
     # A client's rows are prepared once for all of its atoms; sums are made atom by atom.
     by_client = np.argsort(client, kind="stable")
     chosen = strip.covariance.take(client[by_client])

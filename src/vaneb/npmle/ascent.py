@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import sum_blocks
 from vaneb.likelihood.seam import Array, Ascent, Likelihood
-from vaneb.npmle.support import distinct
+from vaneb.npmle.support import distinct, squared_lengths
 from vaneb.semidefinite import solve_ridged, unit_diagonal
 
 #: Added to the unit diagonal of the information: where nobody knows anything, nothing moves.
@@ -36,8 +36,6 @@ FLAT = 0.005
 FEW_ENOUGH = 40
 #: Local standard errors that a step may take, if the EM step is not longer.
 REACH = 3.0
-
-
 #: Local standard errors around its start that a climb on a part of the clients may go.
 LEASH = 1.0
 
@@ -83,13 +81,8 @@ class Rest(NamedTuple):
     def kept_near(self, points: Array, rows: NDArray[np.intp]) -> Array:
         """``points``, drawn towards the origin where they are too far from it."""
         away = points - self.origin[rows]
-        return self.origin[rows] + away * (LEASH / np.maximum(self.distance(points, rows), LEASH))[:, None]
-
-    def distance(self, points: Array, rows: NDArray[np.intp]) -> Array:
-        """From the origin, in local standard errors."""
-        away = points - self.origin[rows]
-        square = np.einsum("mi,mij,mj->m", away, _as_matrices(self.scale[rows]), away)
-        return np.asarray(np.sqrt(np.maximum(square, 0.0)))
+        length = np.sqrt(squared_lengths(away, self.scale[rows]))
+        return self.origin[rows] + away * (LEASH / np.maximum(length, LEASH))[:, None]
 
 
 class Maxima(NamedTuple):

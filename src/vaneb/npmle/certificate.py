@@ -27,6 +27,9 @@ CLIMBED = 40
 FEW_DIMENSIONS = 4
 MOST_CLIMBED = 200
 FEW_CLIENTS = 2_000
+#: Clients up to which a certificate rests on climbs from all of their estimates, and how many there may be
+#: for each atom: many atoms are the sign of clients so precise that D has a maximum at almost each of them.
+CLIMBED_FROM_ALL, CLIENTS_AN_ATOM = 4_000, 20
 STEPS = 20
 #: Of D, so that its derivatives stay finite.
 LARGEST_LOG = 300.0
@@ -102,11 +105,14 @@ def search(
     # Half of the points looked at are the clients that the prior explains worst, half are random.
     half = int(effort * LOOKED_AT * (IF_MANY if likelihood.n_clients > 2 * FIRST_LOOK else 1)) // 2
     worst = np.argsort(log_density - peak, kind="stable")[:half]
-    looked_at = [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
+    # Where maxima are many, D where a climb starts says little of where it ends.
+    few = likelihood.n_clients <= min(CLIMBED_FROM_ALL, CLIENTS_AN_ATOM * len(atoms))
+    from_all = effort > 1 and likelihood.cheap and few
+    looked_at = [] if from_all else [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
     # Crossings far from the estimates are common where precisions are full, rare where they are diagonal.
     if effort > 1 and (likelihood.local_precision().ndim == 3 or likelihood.n_clients <= FEW_CLIENTS):
         looked_at.append(crossings(likelihood, worst, half, rng))
-    starts, box = [], region(likelihood, candidates)
+    starts, box = [candidates] if from_all else [], region(likelihood, candidates)
     if coarse:
         likelihood, log_weights = important(likelihood, log_weights, part_size(likelihood.n_clients), rng)
     part, part_weights = likelihood, log_weights

@@ -39,8 +39,8 @@ from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 FIRST_TOLERANCE = 1e-3
 #: Gap down to which D is climbed for a part of many clients only.
 COARSE = 0.1
-#: Multiple of the tolerance down to which climbs on many clients need not end exactly on the maxima.
-ROUGH = 30.0
+#: Gap down to which climbs on many clients need not end exactly on the maxima.
+ROUGH = 3e-3
 #: Atoms that the first weights are solved over, in few dimensions and in many.
 FIRST_ATOMS = (400, 60)
 #: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
@@ -103,12 +103,12 @@ def certified(
     candidates = starting_points(likelihood)
     first = _first(likelihood, candidates, rng) if start is None else start
     atoms, weights, density = _solved(likelihood, *first, max(tol, 1e-2))
-    coarse = n_clients > 2 * cert.FIRST_LOOK
+    coarse, exact = n_clients > 2 * cert.FIRST_LOOK, n_clients <= 2 * cert.FIRST_LOOK
     for done in range(max_rounds):
         coarse = coarse and done < max_rounds - 1
         # Far from the optimum maxima need not be found to the last digit.
         sharp = max(tol, 0.05 * trace[-1].gap) if done else tol
-        rough = done > 0 and trace[-1].gap > ROUGH * tol
+        rough = not exact and 0 < done < max_rounds - 1 and trace[-1].gap > max(ROUGH, tol)
         maxima = cert.search(
             likelihood, atoms, density, candidates, rng, tol=sharp, effort=effort, coarse=coarse, rough=rough
         )
@@ -122,9 +122,10 @@ def certified(
         if progress is not None:
             progress("fitting the prior", done + 1, max_rounds)
         stalled = _stalled(trace, most_atoms, tol)
-        if not coarse and (certificate.reached or done == max_rounds - 1 or stalled):
+        if not (coarse or rough) and (certificate.reached or done == max_rounds - 1 or stalled):
             break
         coarse = coarse and certificate.gap > COARSE and not stalled
+        exact = exact or stalled
         candidate_atoms, candidate_weights = _next_atoms(
             likelihood, atoms, weights, maxima, float(density.mean()), tol, most_atoms
         )

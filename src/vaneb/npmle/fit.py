@@ -98,9 +98,14 @@ class Fit:
     log_likelihood: float
 
 
+def log_prior(weights: Array) -> Array:
+    """Logarithms of weights, finite also where one is zero."""
+    return np.log(np.maximum(weights, 1e-300))
+
+
 def log_mixture(likelihood: Likelihood, atoms: Array, weights: Array) -> Array:
     """log f_k = log sum_j w_j p_k(a_j), (K,), block by block."""
-    log_weights = np.log(np.maximum(weights, 1e-300))
+    log_weights = log_prior(weights)
 
     def block(rows: slice) -> Array:
         terms = likelihood.take(rows).log_likelihood(atoms)

@@ -21,7 +21,7 @@ import numpy as np
 from vaneb.likelihood.seam import Array, Ascent, Likelihood, OnePass
 from vaneb.npmle.ascent import client_log_weights, climb
 from vaneb.npmle.certificate import certify
-from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
+from vaneb.npmle.fit import Fit, Progress, Step, log_mixture, log_prior
 from vaneb.npmle.starts import starting_points
 from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
@@ -29,8 +29,6 @@ from vaneb.semidefinite import solve_ridged
 
 #: Estimates taken as first atoms, where there are more clients.
 MOST_ATOMS = 5_000
-#: Weights are at least this, so that they have logarithms.
-SMALLEST = 1e-300
 
 
 def pseudo_em(
@@ -51,7 +49,7 @@ def pseudo_em(
 def _expectation(likelihood: Likelihood, atoms: Array, weights: Array) -> tuple[Array, Ascent]:
     """log f_k, (K,), and sum_k r_kj / w_j times what moves an atom."""
     if isinstance(likelihood, OnePass):
-        return likelihood.expectation(atoms, np.log(np.maximum(weights, SMALLEST)))
+        return likelihood.expectation(atoms, log_prior(weights))
     density = log_mixture(likelihood, atoms, weights)
     return density, likelihood.ascent(atoms, client_log_weights(density), frozen=True, curvature=False)
 

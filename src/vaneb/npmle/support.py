@@ -125,13 +125,13 @@ def distinct(
     count = always
     for i in order[always:]:
         before = kept[:count]
-        if count == 0 or _squared_lengths(points[i] - points[before], scale[before]).min() >= radius**2:
+        if count == 0 or squared_lengths(points[i] - points[before], scale[before]).min() >= radius**2:
             kept[count] = i
             count += 1
     return kept[:count]
 
 
-def _squared_lengths(vectors: Array, scale: Array) -> Array:
+def squared_lengths(vectors: Array, scale: Array) -> Array:
     """v' S v for each v (m, d) and its S, (m, d, d) or a diagonal (m, d)."""
     if scale.ndim == 2:
         return np.asarray((vectors * vectors * scale).sum(axis=1))
@@ -150,7 +150,7 @@ def merged(
         return atoms, weights, np.arange(len(atoms))
     owner = np.empty(len(atoms), dtype=np.intp)
     for i, atom in enumerate(atoms):
-        owner[i] = _squared_lengths(atom - atoms[heads], scale[heads]).argmin()
+        owner[i] = squared_lengths(atom - atoms[heads], scale[heads]).argmin()
     total: Array = np.bincount(owner, weights, len(heads))  # type: ignore[assignment]
     # As a distance from the head, so that an atom alone, or one far from zero, keeps all its digits.
     away = weights[:, None] * (atoms - atoms[heads[owner]])

@@ -1,0 +1,56 @@
+"""Covariance functions in compiled strips of clients against the same pair by pair."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from vaneb.covariance import CovarianceFunction, EmpiricalGLM, MomentPoisson
+from vaneb.likelihood import function_strips
+from vaneb.likelihood.gaussian_function import FunctionGaussian
+
+D = 3
+
+
+@pytest.mark.parametrize("spread", [None, 0.3 * np.eye(D), np.diag([0.5, 0.0, 0.1])[:D, :D]])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", ["rows", "moments"])
+def test_compiled_strips_agree_with_single_pairs(
+    kind: str, spread: np.ndarray | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 clients in three strips, one of them, or two, with clients of fewer rows than parameters."""
+    monkeypatch.setattr(function_strips, "WIDE_STRIP", 128)
+    rng = np.random.default_rng(21)
+    clients = 300
+    rows = [rng.normal(size=(1 if k in (5, 200) else 12, D)) for k in range(clients)]
+    covariance: CovarianceFunction
+    if kind == "rows":
+        covariance = EmpiricalGLM(
+            np.concatenate(rows), np.cumsum([0] + [len(r) for r in rows]).astype(np.intp), "poisson"
+        )
+    else:
+        means = np.array([own.mean(axis=0) for own in rows])
+        covariance = MomentPoisson(means, np.array([0.1 * own.T @ own for own in rows]))
+    likelihood = FunctionGaussian(
+        rng.normal(size=(clients, D)), rng.integers(5, 50, clients) * 1.0, covariance, spread
+    )
+    atoms = rng.normal(size=(7, D))
+    logs = likelihood.log_likelihood(atoms)
+    assert_allclose(logs, likelihood._log_likelihood_by_pairs(atoms), rtol=1e-10, atol=1e-10)
+    log_weights = -logs.max(axis=1) - np.log(clients)
+    got = likelihood.ascent(atoms, log_weights, frozen=frozen)
+    want = likelihood._ascent_by_pairs(atoms, log_weights, -np.inf, frozen, True)
+    for a, b in zip(got, want, strict=True):
+        assert_allclose(a, b, rtol=1e-9, atol=1e-9 * float(np.abs(b).max()))
+
+
+def test_poisson_moments_write_what_they_compute() -> None:
+    rng = np.random.default_rng(22)
+    scatter = rng.normal(size=(9, D, D))
+    family = MomentPoisson(rng.normal(size=(9, D)), scatter @ scatter.transpose(0, 2, 1))
+    points = rng.normal(size=(4, D)) * 3  # some exponents are clipped
+    precision, gradient = np.empty((4, D, D, 9)), np.empty((4, D, D, D, 9))
+    family.write_clients_last(points, precision, gradient)
+    assert_allclose(np.moveaxis(precision, -1, 0), family.precision(points[None]), rtol=1e-12)
+    assert_allclose(np.moveaxis(gradient, -1, 0), family.precision_gradient(points[None]), rtol=1e-10)

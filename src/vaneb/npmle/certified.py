@@ -117,12 +117,13 @@ def certified(
                 likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
             )
             maxima = max(maxima, wide, key=lambda found: float(found.gap.max()))
+            rough = False  # the wide search is exact
         certificate = cert.certificate_of(likelihood, density, maxima, tol)
         trace.append(Step(float(density.mean()), len(atoms), certificate.gap))
         if progress is not None:
             progress("fitting the prior", done + 1, max_rounds)
         stalled = _stalled(trace, most_atoms, tol)
-        if not (coarse or rough) and (certificate.reached or done == max_rounds - 1 or stalled):
+        if not (coarse or (rough and confirm)) and (certificate.reached or done == max_rounds - 1 or stalled):
             break
         coarse = coarse and certificate.gap > COARSE and not stalled
         exact = exact or stalled

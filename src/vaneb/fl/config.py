@@ -237,7 +237,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "learning_rate": 0.1,
         },
         "fine_tuning": {"epochs": 5},
-        "vaneb": {"damping": 0.01, "prior_count": 50},
+        "vaneb": {"damping": 0.01, "prior_count": 10},
     },
     "cifar10": {
         "data": {"name": "cifar10", "clients": 100, "total": 50_000, "test_per_client": 200},
@@ -250,7 +250,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "learning_rate": 0.05,
         },
         "fine_tuning": {"epochs": 5},
-        "vaneb": {"damping": 0.01, "prior_count": 50},
+        "vaneb": {"damping": 0.01, "prior_count": 10},
     },
 }
 

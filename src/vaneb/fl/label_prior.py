@@ -11,11 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Images of every class that a client is taken to have seen in addition to its own.
-PSEUDO_COUNT = 1.0
+#: Images that a client is taken to have seen in addition to its own, shared evenly by all classes.  More would
+#: let fine-tuning learn that classes without images are rarer still, which is what must stay out of the head.
+PSEUDO_IMAGES = 1.0
 
 
-def log_proportions(labels: Tensor, n_classes: int, pseudo_count: float = PSEUDO_COUNT) -> Tensor:
-    """log p_kc, p_kc = (n_kc + e) / (n_k + C e), shape (classes,): finite for classes never seen."""
-    counts = torch.bincount(labels, minlength=n_classes).to(torch.float32) + pseudo_count
+def log_proportions(labels: Tensor, n_classes: int, pseudo_images: float = PSEUDO_IMAGES) -> Tensor:
+    """log p_kc, p_kc = (n_kc + e / C) / (n_k + e), shape (classes,): finite for classes never seen."""
+    counts = torch.bincount(labels, minlength=n_classes).to(torch.float32) + pseudo_images / n_classes
     return torch.log(counts / counts.sum())

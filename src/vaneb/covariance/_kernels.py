@@ -140,36 +140,47 @@ def glm_moments(rows, starts, stops, response, points, kind, parameter, tuples, 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
 def _project(rows, projections, n, columns):
-    """l_c = B_c z of a client's rows at columns[:, c * n : c * n + n], zeros where there is no row."""
+    """l_c = (B_c - B_0) z of a client's rows at columns[:, c * n : c * n + n], zeros where there is no row.
+
+    Probabilities, and differences between classes, are the same whatever all classes have in common.
+    """
     n_classes, d, _ = projections.shape
     columns[:, : n_classes * n] = 0.0
-    for c in range(n_classes):
+    for c in range(1, n_classes):
         for a in range(d):
             for b in range(d):
-                own = columns[a, c * n : c * n + n]
+                own, factor = columns[a, c * n : c * n + n], projections[c, a, b] - projections[0, a, b]
                 for i in range(rows.shape[0]):
-                    own[i] += projections[c, a, b] * rows[i, b]
+                    own[i] += factor * rows[i, b]
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)
 def _shares(columns, point, n_classes, n, inverse, share):
     """Class probabilities times what they sum to; one over that is left in ``inverse`` (n,).
 
-    ``share`` has class c at [c * n : c * n + n], so that most loops run over all classes at once.
+    ``share`` has class c at [c * n : c * n + n], so that most loops run over all classes at once.  The
+    columns of the first class are zero and are not looked at: its exponential is one.
     """
-    everything = n_classes * n
-    for i in range(everything):
-        share[i] = 0.0
-    for a in range(columns.shape[0]):
-        coordinate = point[a]
-        for i in range(everything):
-            share[i] += columns[a, i] * coordinate
+    others, count = share[n : n_classes * n], (n_classes - 1) * n
+    column, coordinate = columns[0, n : n_classes * n], point[0]
+    for i in range(count):
+        others[i] = column[i] * coordinate
+    for a in range(1, columns.shape[0]):
+        column, coordinate = columns[a, n : n_classes * n], point[a]
+        for i in range(count):
+            others[i] += column[i] * coordinate
     squares = 0.0
-    for i in range(everything):
-        squares += share[i] * share[i]
-    if not squares < SAFE_EXPONENT**2:
+    for i in range(count):
+        squares += others[i] * others[i]
+    if squares < SAFE_EXPONENT**2:
+        for i in range(n):
+            share[i] = 1.0
+        exponentials(others, count, others)
+    else:
+        for i in range(n):
+            share[i] = 0.0
         _subtract_largest(n_classes, n, inverse, share)
-    exponentials(share, everything, share)
+        exponentials(share, n_classes * n, share)
     for i in range(n):
         inverse[i] = share[i]
     for c in range(1, n_classes):
@@ -284,13 +295,28 @@ def softmax_information(rows, starts, stops, projections, points, tuples, scatte
                     for i in range(n):
                         both[i] = one[i] * other[i] * (inverse[i] * inverse[i])
                     at += n
-            for t in range(n_tuples):
-                total = 0.0
-                for i in range(n_pairs * n):
-                    total += weight[i] * products[t, i]
-                entries[t] = total
+            _sums_of_products(weight, products, n_pairs * n, entries)
             for q in range(scatter.size):
                 out[k, j, q] = entries[scatter[q]]
+
+
+@njit(cache=True, nogil=True, fastmath=_FAST)
+def _sums_of_products(weight, products, count, entries):
+    """entries_t = sum_i weight_i products_ti, three at a time, so that weights are read less often."""
+    n_tuples = entries.size
+    for t in range(0, n_tuples - 2, 3):
+        one, two, three = products[t], products[t + 1], products[t + 2]
+        first = second = third = 0.0
+        for i in range(count):
+            first += weight[i] * one[i]
+            second += weight[i] * two[i]
+            third += weight[i] * three[i]
+        entries[t], entries[t + 1], entries[t + 2] = first, second, third
+    for t in range(n_tuples // 3 * 3, n_tuples):
+        own, total = products[t], 0.0
+        for i in range(count):
+            total += weight[i] * own[i]
+        entries[t] = total
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)

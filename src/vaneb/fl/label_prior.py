@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Images that a client is taken to have seen in addition to its own, shared evenly by all classes.  More would
-#: let fine-tuning learn that classes without images are rarer still, which is what must stay out of the head.
+#: Images that a client is taken to have seen in addition to its own, shared evenly by all classes.  More
+#: would let fine-tuning learn that classes without images are rarer still, which must stay out of the head.
 PSEUDO_IMAGES = 1.0
 
 

@@ -1,0 +1,106 @@
+"""How close to the oracle can a mixture with own spreads come in the quadratic scenario?
+
+    python benchmarks/study/populations.py [--clients 3200] [--n-min 40 10] [--replicates 2]
+
+For several numbers of components, one fit and averages of several fits from different starting points: RMSE
+as a multiple of the oracle's before and after two steps on the weights.  The default's number of components
+is marked.  The draws are those of the study.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vaneb.blocks import one_blas_thread
+from vaneb.estimators import as_likelihood, diagonal_spread
+from vaneb.likelihood.seam import Likelihood
+from vaneb.npmle.ellipsoids import (
+    ATOMS,
+    Ellipsoids,
+    Summaries,
+    fine_atoms,
+    fit_ellipsoids,
+    n_components,
+    summaries,
+    weight_steps,
+)
+from vaneb.npmle.gaussian_prior import gaussian_prior
+from vaneb.npmle.weights import likelihood_matrix
+from vaneb.prior import Prior
+from vaneb.study.estimators import Clients, oracle
+from vaneb.study.scenarios import simulate
+from vaneb.study.sweep import Cell, generator
+
+SCENARIO, SEED = "quadratic", 0
+#: Components as multiples of the default's number, and fits that are averaged.
+MULTIPLES, FITS = (0.5, 0.67, 1.0, 1.5, 2.0), (1, 2, 4, 8)
+STEPS = 2
+
+
+class Draw(NamedTuple):
+    likelihood: Likelihood
+    single: Prior
+    summaries: Summaries
+    truth: np.ndarray
+    oracle: float
+
+    def error(self, mean: np.ndarray) -> float:
+        return float(np.sqrt(((mean - self.truth) ** 2).sum(axis=1).mean()))
+
+
+def draw(n_clients: int, n_min: int, replicate: int) -> Draw:
+    cell = Cell(SCENARIO, n_clients, n_min)
+    sample = simulate(SCENARIO, n_clients, n_min, generator(cell, replicate, SEED))
+    clients = Clients(sample)
+    likelihood = as_likelihood(clients.exact)
+    single = gaussian_prior(likelihood, diagonal=diagonal_spread(likelihood), tol=1e-4)
+    one = Draw(likelihood, single, summaries(likelihood, single), sample.theta, 1.0)
+    return one._replace(oracle=one.error(oracle(clients).mean))
+
+
+def average(fits: Sequence[Ellipsoids]) -> Ellipsoids:
+    parts = [np.concatenate(part) for part in zip(*fits, strict=True)]
+    return Ellipsoids(parts[0], parts[1] / len(fits), parts[2])
+
+
+def ratios(one: Draw, mixture: Ellipsoids) -> tuple[float, float]:
+    """RMSE over the oracle's, before and after STEPS on the weights."""
+    atoms, weights = fine_atoms(mixture, one.single, ATOMS)
+    matrix, _ = likelihood_matrix(one.likelihood, atoms)
+    out = []
+    for steps in (0, STEPS):
+        shares = matrix * weight_steps(matrix, weights, steps)
+        out.append(one.error(shares @ atoms / shares.sum(axis=1)[:, None]) / one.oracle)
+    return out[0], out[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=3200)
+    parser.add_argument("--n-min", type=int, nargs="+", default=[40, 10])
+    parser.add_argument("--replicates", type=int, default=2)
+    options = parser.parse_args()
+    default = n_components(options.clients)
+    print("| n_min | replicate | components | " + " | ".join(f"{count} fits" for count in FITS) + " |")
+    print("|---:|---:|---:|" + "---:|" * len(FITS))
+    for n_min in options.n_min:
+        for replicate in range(options.replicates):
+            with one_blas_thread():
+                one = draw(options.clients, n_min, replicate)
+                for multiple in MULTIPLES:
+                    size, rng = round(multiple * default), np.random.default_rng(1)
+                    assert one.single.spread is not None
+                    fits = [
+                        fit_ellipsoids(one.summaries, one.single.spread, size, rng) for _ in range(max(FITS))
+                    ]
+                    cells = ["{:.3f}, {:.3f}".format(*ratios(one, average(fits[:count]))) for count in FITS]
+                    mark = " (default)" if multiple == 1 else ""
+                    print(f"| {n_min} | {replicate} | {size}{mark} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -66,6 +66,9 @@ def test_a_climb_on_some_clients_is_that_on_all_where_it_starts_and_close_to_it_
     length = np.einsum("mi,mij,mj->m", far - starts, scale, far - starts)
     assert_allclose(length, LEASH**2, rtol=1e-9)
     assert_array_equal(rest.kept_near(starts, rows), starts)
+    # an indefinite scale, as rounding makes of a singular one, keeps what it says nothing of
+    unknown = rest._replace(scale=-1e-18 * np.abs(rest.scale))
+    assert_array_equal(unknown.kept_near(starts + 1.0, rows), starts + ((starts + 1.0) - starts))
 
 
 def test_climbs_end_at_local_maxima() -> None:

@@ -81,7 +81,8 @@ class Rest(NamedTuple):
     def kept_near(self, points: Array, rows: NDArray[np.intp]) -> Array:
         """``points``, drawn towards the origin where they are too far from it."""
         away = points - self.origin[rows]
-        length = np.sqrt(squared_lengths(away, self.scale[rows]))
+        # Along a direction that nobody knows anything of, rounding may leave a square below zero.
+        length = np.sqrt(np.maximum(squared_lengths(away, self.scale[rows]), 0.0))
         return self.origin[rows] + away * (LEASH / np.maximum(length, LEASH))[:, None]
 
 

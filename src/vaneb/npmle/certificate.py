@@ -90,7 +90,7 @@ def search(
     coarse: bool = False,
     rough: bool = False,
 ) -> Maxima:
-    """Local maxima of D climbed to from the atoms and from the best of a random set of candidates.
+    """Local maxima of D climbed to from the atoms, and from the best of a random set of candidates or all.
 
     ``effort`` scales how many points are looked at, climbed from, and how long the climbs may be; what a
     certificate rests on (more than one) is scaled up where clients are few and D costs little.  ``coarse``:

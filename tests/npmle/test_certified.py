@@ -300,6 +300,22 @@ def test_a_slow_likelihood_claims_no_more_than_it_has() -> None:
     assert lost <= 1e-3 or not found.certificate.reached
 
 
+def test_a_slow_likelihood_shows_the_whole_gap_of_a_prior() -> None:
+    """Few climbs from the highest of many points are enough; where D is small, it is searched for."""
+    fixed = diagonal_problem(120, 2, seed=14)
+    slow = FunctionGaussian(fixed.estimates, np.ones(120), ConstantDiagonal(fixed.base_precision))
+    best = certified(fixed)
+    rng = np.random.default_rng(0)
+    atoms = np.stack(np.meshgrid(*2 * [np.linspace(-5, 5, 9)]), axis=-1).reshape(-1, 2)
+    weights = np.full(81, 1 / 81)
+    assert_allclose(
+        certify(slow, atoms, weights, rng).gap, certify(fixed, atoms, weights, rng).gap, rtol=1e-6
+    )
+    found = certify(slow, best.atoms, best.weights, rng)
+    assert found.reached
+    assert gaps_at(fixed, best, grid_around(fixed, 101)).max() <= found.bound + 1e-6
+
+
 def test_threads_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     likelihood = diagonal_problem(17_000, 1, seed=15, spread=0.5)
     found = []

@@ -23,6 +23,8 @@ from vaneb.semidefinite import standard_errors
 #: Points at which D is evaluated, and how many of the best of them are climbed from.
 LOOKED_AT = 400
 CLIMBED = 40
+#: Of them, where nothing but the largest D is asked for.
+HIGHEST = 20
 #: Up to here a client that stands apart gets an atom of its own; see ``guarded``.
 FEW_DIMENSIONS = 4
 MOST_CLIMBED = 200
@@ -98,20 +100,11 @@ def search(
     """
     if effort > 1:
         effort *= float(np.clip((FEW_CLIENTS / likelihood.n_clients) ** 0.5, 1.0, 4.0))
-    peak = likelihood.peak()
-    log_density = guarded(likelihood, log_density)
-    # A client that the prior does not explain at all has an infinite D; a huge one is enough to climb.
-    log_weights = np.minimum(client_log_weights(log_density), LARGEST_LOG - peak)
-    # Half of the points looked at are the clients that the prior explains worst, half are random.
-    half = int(effort * LOOKED_AT * (IF_MANY if likelihood.n_clients > 2 * FIRST_LOOK else 1)) // 2
-    worst = np.argsort(log_density - peak, kind="stable")[:half]
+    log_density, log_weights = _weighing(likelihood, log_density)
     # Where maxima are many, D where a climb starts says little of where it ends.
     few = likelihood.n_clients <= min(CLIMBED_FROM_ALL, CLIENTS_AN_ATOM * len(atoms))
     from_all = effort > 1 and likelihood.cheap and few
-    looked_at = [] if from_all else [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
-    # Crossings far from the estimates are common where precisions are full, rare where they are diagonal.
-    if effort > 1 and (likelihood.local_precision().ndim == 3 or likelihood.n_clients <= FEW_CLIENTS):
-        looked_at.append(crossings(likelihood, worst, half, rng))
+    looked_at = _looked_at(likelihood, candidates, log_density, rng, effort)[from_all:]
     starts, box = [candidates] if from_all else [], region(likelihood, candidates)
     if coarse:
         likelihood, log_weights = important(likelihood, log_weights, part_size(likelihood.n_clients), rng)
@@ -139,6 +132,50 @@ def search(
     else:
         maxima = _climbed(likelihood, atoms, others, log_weights, box, tol, effort)
     return maxima._replace(starts=len(atoms) + count)
+
+
+def _weighing(likelihood: Likelihood, log_density: Array) -> tuple[Array, Array]:
+    """log f'_k, see ``guarded``, and the log u_k that D is made of."""
+    log_density = guarded(likelihood, log_density)
+    # A client that the prior does not explain at all has an infinite D; a huge one is enough to climb.
+    return log_density, np.minimum(client_log_weights(log_density), LARGEST_LOG - likelihood.peak())
+
+
+def _looked_at(
+    likelihood: Likelihood, candidates: Array, log_density: Array, rng: np.random.Generator, effort: float
+) -> list[Array]:
+    """Points (m, d) near which a maximum of D may be: candidates, and if ``effort`` > 1 places between them.
+
+    Half of the candidates are the clients that the prior explains worst, half are random.  Crossings far from
+    the estimates are common where precisions are full, rare where they are diagonal.
+    """
+    half = int(effort * LOOKED_AT * (IF_MANY if likelihood.n_clients > 2 * FIRST_LOOK else 1)) // 2
+    worst = np.argsort(log_density - likelihood.peak(), kind="stable")[:half]
+    points = [candidates[np.union1d(worst, rng.permutation(len(candidates))[:half])]]
+    if effort > 1 and (likelihood.local_precision().ndim == 3 or likelihood.n_clients <= FEW_CLIENTS):
+        points.append(crossings(likelihood, worst, half, rng))
+    return points
+
+
+def _highest(
+    likelihood: Likelihood,
+    atoms: Array,
+    log_density: Array,
+    candidates: Array,
+    rng: np.random.Generator,
+    tol: float,
+) -> Maxima:
+    """The largest D, climbed to from the few highest of the points that a thorough search looks at."""
+    log_density, log_weights = _weighing(likelihood, log_density)
+    points = np.concatenate([atoms, *_looked_at(likelihood, candidates, log_density, rng, THOROUGH_IF_SLOW)])
+    part, part_weights = likelihood, log_weights
+    if likelihood.n_clients > 2 * FIRST_LOOK:
+        part, part_weights = important(likelihood, log_weights, FIRST_LOOK, rng)
+    value = gap_and_one(part, points, part_weights)
+    starts = points[np.argsort(-value, kind="stable")[:HIGHEST]]
+    box = region(likelihood, candidates)
+    maxima = _climbed(likelihood, starts, points[:0], log_weights, box, tol, THOROUGH_IF_SLOW)
+    return maxima._replace(starts=len(points))
 
 
 def part_size(n_clients: int) -> int:
@@ -248,10 +285,18 @@ def certify(
     tol: float = 1e-4,
     candidates: Array | None = None,
 ) -> Certificate:
-    """Largest D found by climbing from all atoms and the most promising clients' estimates."""
+    """Largest D found by climbing from all atoms and the most promising clients' estimates.
+
+    Where a pair of client and atom takes long, only the highest of them are climbed from at first: if D is
+    above ``tol``, as for most priors that were not fitted to this end, nothing else is of interest.
+    """
     if candidates is None:
         candidates = starting_points(likelihood)
     density = log_mixture(likelihood, atoms, weights)
+    if not likelihood.cheap:
+        maxima = _highest(likelihood, atoms, density, candidates, rng, tol)
+        if maxima.gap.max() > tol:
+            return certificate_of(likelihood, density, maxima, tol)
     effort = THOROUGH if likelihood.cheap else THOROUGH_IF_SLOW
     maxima = search(likelihood, atoms, density, candidates, rng, tol=tol, effort=effort)
     return certificate_of(likelihood, density, maxima, tol)

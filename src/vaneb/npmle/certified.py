@@ -39,13 +39,14 @@ from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 FIRST_TOLERANCE = 1e-3
 #: Gap down to which D is climbed for a part of many clients only.
 COARSE = 0.1
-#: Gap down to which climbs on many clients need not end exactly on the maxima.
-ROUGH = 3e-3
+#: Gap down to which climbs on many clients need not end exactly on the maxima, and the share of ``tol`` that
+#: such climbs, which end below them, must not exceed before a wide search is worth its cost.
+ROUGH, ROUGHLY_REACHED = 3e-3, 0.7
 #: Atoms that the first weights are solved over, in few dimensions and in many.
 FIRST_ATOMS = (400, 60)
 #: Entries that the matrix of likelihoods (clients x atoms) may have, and limits of the atoms that gives, the
 #: upper one in few dimensions and in many.
-MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 3e8, 150, (3_000, 300)
+MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 4e8, 150, (3_000, 300)
 #: EM steps that bring the first atoms together in many dimensions, where an estimate is far from all others.
 GATHERING_STEPS = 30
 #: Where a pair of client and atom takes long: how widely to look, and rounds at most, discrete and smoothed.
@@ -112,7 +113,7 @@ def certified(
         maxima = cert.search(
             likelihood, atoms, density, candidates, rng, tol=sharp, effort=effort, coarse=coarse, rough=rough
         )
-        if confirm and not coarse and maxima.gap.max() <= tol:
+        if confirm and not coarse and maxima.gap.max() <= tol * (ROUGHLY_REACHED if rough else 1.0):
             wide = cert.search(
                 likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
             )

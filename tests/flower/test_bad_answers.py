@@ -85,8 +85,18 @@ BAD = {
 }
 
 
+@pytest.fixture(scope="module")
+def without_it(tmp_path_factory):
+    """The folder of a run of all clients but ``c0``."""
+    folder = tmp_path_factory.mktemp("alone")
+    grid = federation(folder, SETTINGS, 6)
+    del grid.nodes[1000]
+    run(grid, folder)
+    return folder
+
+
 @pytest.mark.parametrize("change", BAD, ids=lambda change: change.__name__)
-def test_a_bad_answer_is_refused_by_name_and_the_others_are_served(tmp_path, change):
+def test_a_bad_answer_is_refused_by_name_and_the_others_are_served(tmp_path, without_it, change):
     grid = federation(tmp_path, SETTINGS, 6)
     grid.nodes[1000].behave = altered(change)
     outcome = run(grid, tmp_path)
@@ -96,14 +106,7 @@ def test_a_bad_answer_is_refused_by_name_and_the_others_are_served(tmp_path, cha
     assert re.search(BAD[change], trouble["refused"]), trouble
     assert not (tmp_path / "c0" / "result.json").exists()
     # What the others get is what they would have got without it.
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    clean = federation(tmp_path, SETTINGS, 6)
-    del clean.nodes[1000]
-    for k, node in clean.nodes.items():
-        node.node_config["folder"] = str(alone / f"c{k - 1000}")
-    run(clean, alone)
-    assert result(tmp_path, "c3") == result(alone, "c3")
+    assert result(tmp_path, "c3") == result(without_it, "c3")
 
 
 def test_an_old_answer_sent_again_is_refused(tmp_path):

@@ -20,8 +20,8 @@ demo: $(VENV)/.core
 	$(BIN)/vaneb demo
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/flower
-	$(BIN)/python -m pytest tests/flower  # real processes with time limits: one after the other
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/flower/live
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/flower/live  # real processes with time limits, that mostly wait
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

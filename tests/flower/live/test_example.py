@@ -19,7 +19,7 @@ pytest.importorskip("flwr")
 from flower.deployment import running_with
 from vaneb.flower.processes import free_port
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "federation" / "three_nodes.sh"
+SCRIPT = Path(__file__).parents[3] / "examples" / "federation" / "three_nodes.sh"
 
 
 def no_network() -> list[str]:

@@ -11,6 +11,8 @@ the middle of the others is not absurd: it is information, and under a smooth pr
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -52,6 +54,12 @@ def fitted(
     return model, model.personalize(reports)
 
 
+@cache
+def alone(name: str, n_clients: int, smooth: str) -> tuple[VANEB, Posterior]:
+    """A population in one dimension without the one client; several tests compare with it."""
+    return fitted(*population(name, n_clients, 1), smooth)
+
+
 def with_one_more(values: np.ndarray, value: float) -> np.ndarray:
     return np.concatenate([values, np.full((1, values.shape[1]), value)])
 
@@ -62,7 +70,7 @@ def with_one_more(values: np.ndarray, value: float) -> np.ndarray:
 )
 def test_an_absurd_client_moves_nobody(name: str, n_clients: int, smooth: str) -> None:
     estimates, errors = population(name, n_clients, 1)
-    before = fitted(estimates, errors, smooth)[1]
+    before = alone(name, n_clients, smooth)[1]
     # the choice of a spread for many clients takes a second, and the kinds of absurdity are alike in it
     for value, error in list(ABSURD.values())[: 1 if (smooth, n_clients) == ("auto", 300) else 3]:
         model, after = fitted(with_one_more(estimates, value), with_one_more(errors, error), smooth)
@@ -116,7 +124,7 @@ def test_nor_where_the_variance_is_a_function_of_the_parameter(smooth: str) -> N
 )
 def test_a_precise_client_among_the_others_counts_as_one(name: str, n_clients: int, bound: float) -> None:
     estimates, errors = population(name, n_clients, 1)
-    before = fitted(estimates, errors, "auto")[1]
+    before = alone(name, n_clients, "auto")[1]
     _, after = fitted(with_one_more(estimates, 0.3), with_one_more(errors, 1e-9), "auto")
     assert (np.abs(after.mean[:-1] - before.mean) / before.sd).max() < bound
     assert_allclose(after.mean[-1], 0.3)
@@ -126,7 +134,7 @@ def test_a_precise_client_among_the_others_counts_as_one(name: str, n_clients: i
 def test_a_discrete_prior_minds_a_precise_client_as_much_as_any_exact_number(n_clients: int) -> None:
     """A nanometre is no worse than a percent: the NPMLE must put an atom there, whatever the error."""
     estimates, errors = population("normal", n_clients, 1)
-    before = fitted(estimates, errors, "off")[1]
+    before = alone("normal", n_clients, "off")[1]
     means = []
     for error in (1e-9, 1e-2):
         _, after = fitted(with_one_more(estimates, 0.3), with_one_more(errors, error), "off")
@@ -137,7 +145,7 @@ def test_a_discrete_prior_minds_a_precise_client_as_much_as_any_exact_number(n_c
 
 def test_the_choice_of_the_spread_is_the_same_with_and_without_an_absurd_client() -> None:
     estimates, errors = population("two groups", 60, 1)
-    one = fitted(estimates, errors, "auto")[0].smooth_
+    one = alone("two groups", 60, "auto")[0].smooth_
     two = fitted(with_one_more(estimates, 1e9), with_one_more(errors, 1e-9), "auto")[0].smooth_
     assert two.chosen == one.chosen
     assert_allclose(two.held_out, one.held_out, rtol=1e-6)

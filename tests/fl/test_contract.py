@@ -13,9 +13,17 @@ from vaneb.fl.algorithm import Algorithm, ServerState
 from vaneb.fl.algorithms import ALGORITHMS, build_algorithm
 from vaneb.fl.network import read_params
 from vaneb.fl.trees import is_finite, load_tree, save_tree
+from vaneb.fl.workers import one_torch_thread
 
 COHORTS = ["fedavg_ft", "vaneb_ft", "vaneb_la"]
 CLIENTS = [tiny_client(k, n) for k, n in enumerate((10, 7, 12, 10))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As the engine does it: two threads for tensors this small only wait for each other."""
+    with one_torch_thread():
+        yield
 
 
 def test_every_algorithm_is_tested():

@@ -27,8 +27,16 @@ from vaneb.fl.network import (
 from vaneb.fl.personalise_heads import shrink_heads
 from vaneb.fl.training import sgd_epochs
 from vaneb.fl.trees import leaves
+from vaneb.fl.workers import one_torch_thread
 
 CLIENTS = [tiny_client(k, 8) for k in range(4)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As the engine does it: two threads for tensors this small only wait for each other."""
+    with one_torch_thread():
+        yield
 
 
 def start(name: str, network, **changes):

@@ -21,7 +21,7 @@ demo: $(VENV)/.core
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/flower/live
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/flower/live  # real processes with time limits, that mostly wait
+	$(BIN)/python -m pytest tests/flower/live  # real processes with time limits: one after the other
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -108,7 +108,7 @@ def test_climbs_stay_in_their_box() -> None:
 
 
 def test_among_many_atoms_a_certificate_rests_on_a_climb_from_every_estimate() -> None:
-    """Clients so precise that D has hundreds of maxima: a choice of starts misses some of them."""
+    """Clients so precise that D has hundreds of maxima: all are climbed from, a choice might miss some."""
     # more clients than any choice of starts has, and no more spread than hundreds of atoms take
     likelihood = diagonal_problem(2_100, 2, seed=21, spread=4.0)
     fit = certified(likelihood, tol=0.1, confirm=False)

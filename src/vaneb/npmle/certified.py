@@ -105,6 +105,7 @@ def certified(
     first = _first(likelihood, candidates, rng) if start is None else start
     atoms, weights, density = _solved(likelihood, *first, max(tol, 1e-2))
     coarse, exact = n_clients > 2 * cert.FIRST_LOOK, n_clients <= 2 * cert.FIRST_LOOK
+    wide: Maxima | None = None
     for done in range(max_rounds):
         coarse = coarse and done < max_rounds - 1
         # Far from the optimum maxima need not be found to the last digit.
@@ -114,9 +115,11 @@ def certified(
             likelihood, atoms, density, candidates, rng, tol=sharp, effort=effort, coarse=coarse, rough=rough
         )
         if confirm and not coarse and maxima.gap.max() <= tol * (ROUGHLY_REACHED if rough else 1.0):
-            wide = cert.search(
-                likelihood, atoms, density, candidates, rng, tol=tol, effort=effort * cert.THOROUGH
-            )
+            thorough = effort * cert.THOROUGH
+            if wide is None or n_clients <= 2 * cert.FIRST_LOOK:
+                wide = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=thorough)
+            else:  # a few atoms later the maxima are near those that it has found
+                wide = cert.confirmed(likelihood, atoms, density, candidates, wide, tol=tol, effort=thorough)
             maxima = max(maxima, wide, key=lambda found: float(found.gap.max()))
             rough = False  # the wide search is exact
         certificate = cert.certificate_of(likelihood, density, maxima, tol)

@@ -10,7 +10,6 @@ is marked.  The draws are those of the study.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from vaneb.npmle.ellipsoids import (
     ATOMS,
     Ellipsoids,
     Summaries,
+    average,
     fine_atoms,
     fit_ellipsoids,
     n_components,
@@ -37,7 +37,7 @@ from vaneb.study.sweep import Cell, generator
 
 SCENARIO, SEED = "quadratic", 0
 #: Components as multiples of the default's number, and fits that are averaged.
-MULTIPLES, FITS = (0.5, 0.67, 1.0, 1.5, 2.0), (1, 2, 4, 8)
+MULTIPLES, FITS = (0.67, 1.0, 1.5, 2.0), (1, 2, 4, 8)
 STEPS = 2
 
 
@@ -60,11 +60,6 @@ def draw(n_clients: int, n_min: int, replicate: int) -> Draw:
     single = gaussian_prior(likelihood, diagonal=diagonal_spread(likelihood), tol=1e-4)
     one = Draw(likelihood, single, summaries(likelihood, single), sample.theta, 1.0)
     return one._replace(oracle=one.error(oracle(clients).mean))
-
-
-def average(fits: Sequence[Ellipsoids]) -> Ellipsoids:
-    parts = [np.concatenate(part) for part in zip(*fits, strict=True)]
-    return Ellipsoids(parts[0], parts[1] / len(fits), parts[2])
 
 
 def ratios(one: Draw, mixture: Ellipsoids) -> tuple[float, float]:

@@ -182,6 +182,26 @@ def test_on_a_curve_they_come_nearer_to_the_truth_than_atoms() -> None:
     assert 0.85 < ((low <= theta) & (theta <= high)).mean() < 0.95
 
 
+def test_an_average_of_fits_has_the_average_density() -> None:
+    _, reports = ring(300, 3)
+    likelihood = reports.likelihood()
+    single = gaussian_prior(likelihood, diagonal=True)
+    clients, rng = module.summaries(likelihood, single), np.random.default_rng(1)
+    fits = [module.fit_ellipsoids(clients, single.spread, 6, rng) for _ in range(3)]
+    assert not np.allclose(fits[0].centres[0], fits[1].centres[0])
+    points = 4 * rng.normal(size=(50, 2))
+
+    def density(mixture: module.Ellipsoids) -> np.ndarray:
+        parts = zip(mixture.weights, mixture.centres, mixture.covariances, strict=True)
+        return sum(w * multivariate_normal(c, spread).pdf(points) for w, c, spread in parts)
+
+    together = density(module.average(fits))
+    assert_allclose(together, np.mean([density(fit) for fit in fits], axis=0), rtol=1e-12)
+    # Hence no client is worse off on average, by the concavity of the logarithm.
+    alone = np.mean([np.log(density(fit)).mean() for fit in fits])
+    assert np.log(together).mean() > alone
+
+
 def test_they_are_chosen_where_held_out_clients_say_so() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(2, 200)) - 3.0

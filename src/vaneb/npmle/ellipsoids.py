@@ -8,17 +8,19 @@ direction here and in another there (curves in space).  Components with their ow
 
 They are fitted by EM (``ellipsoid_kernel``), every client taken for Gaussian: reports as they are, other
 likelihoods by a Gaussian around the client's posterior mode under the best single Gaussian population.
-What follows uses the likelihood itself: the mixture is replaced by many atoms of equal weight within each
-component, with a few from the single Gaussian beside them, and ``steps`` of EM on the weights of all these
-atoms correct what the approximation got wrong.  Many steps lead on to the discrete NPMLE over these atoms, so
-``steps`` is again a matter for held-out clients.
+Where EM ends depends on where it starts: the population is the average of a few fits from starting points of
+their own, each stopped early, which is nearer to the truth than one fit carried on.  What follows uses the
+likelihood itself: the mixture is replaced by many atoms of equal weight within each component, with a few
+from the single Gaussian beside them, and ``steps`` of EM on the weights of all these atoms correct what the
+approximation got wrong.  Many steps lead on to the discrete NPMLE over these atoms, so ``steps`` is again a
+matter for held-out clients.
 
 Letters: K clients, m components, d parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +36,8 @@ from vaneb.prior import Prior
 
 Rows = NDArray[np.intp]
 
-#: Components are as many as this times the square root of the number of clients.
-PER_ROOT = 1.6
+#: Components of a fit are as many as this times the square root of the number of clients; fits averaged.
+PER_ROOT, FITS = 1.0, 4
 #: Atoms that stand for the mixture, if a pair of client and atom takes nanoseconds and if it takes longer.
 ATOMS, ATOMS_IF_SLOW = 3_000, 1_200
 #: Share of the weight, and of the atoms, that comes from the single Gaussian.
@@ -43,7 +45,7 @@ BROAD = 0.05
 #: Steps on the weights that are tried.
 STEPS = (0, 2, 8, 32, 128)
 #: EM iterations at most, how often all pairs are looked at, and the gain per client that ends them.
-ITERATIONS, LOOK_EVERY, GAIN = 60, 8, 2e-4
+ITERATIONS, LOOK_EVERY, GAIN = 60, 8, 1e-3
 #: Of the single Gaussian's covariance: the spread that components start with; and the spread that FLOOR_COUNT
 #: clients of every component are taken to have said, so that none shrinks to a point.
 FIRST_SPREAD, FLOOR, FLOOR_COUNT = 0.02, 0.001, 0.5
@@ -100,6 +102,18 @@ def summaries(likelihood: Likelihood, single: Prior) -> Summaries:
     score = (modes - single.atoms) @ prior_precision
     own_estimates = modes + np.einsum("kil,kl,kjl,kj->ki", vectors, 1 / values, vectors, score, optimize=True)
     return Summaries(own_estimates, lambda centres: precision[:, None], modes)
+
+
+def averaged_ellipsoids(clients: Summaries, spread: Array, rng: np.random.Generator) -> Ellipsoids:
+    """The average of FITS fits: where one of them bends around some clients by chance, the others do not."""
+    size = n_components(len(clients.estimates))
+    return average([fit_ellipsoids(clients, spread, size, rng) for _ in range(FITS)])
+
+
+def average(fits: Sequence[Ellipsoids]) -> Ellipsoids:
+    """All components, each with its share of the weight."""
+    centres, weights, covariances = (np.concatenate(parts) for parts in zip(*fits, strict=True))
+    return Ellipsoids(centres, weights / len(fits), covariances)
 
 
 def fit_ellipsoids(clients: Summaries, spread: Array, size: int, rng: np.random.Generator) -> Ellipsoids:
@@ -208,7 +222,7 @@ def held_out(
     """Log-densities (steps, clients) of those ``outside`` after each of STEPS, fitted to ``inside``."""
     assert single.spread is not None
     clients = likelihood.take(inside)
-    mixture = fit_ellipsoids(summaries(clients, single), single.spread, n_components(len(inside)), rng)
+    mixture = averaged_ellipsoids(summaries(clients, single), single.spread, rng)
     atoms, weights = fine_atoms(mixture, single, ATOMS if likelihood.cheap else ATOMS_IF_SLOW)
     matrix, _ = likelihood_matrix(clients, atoms)
     other, top = likelihood_matrix(likelihood.take(outside), atoms)
@@ -234,8 +248,7 @@ def ellipsoids(
     some = np.unique(np.linspace(0, n - 1, min(n, SCALE_FROM)).astype(np.intp))
     single = gaussian_prior(part.take(some), diagonal=diagonal, tol=1e-4)
     assert single.spread is not None
-    clients = summaries(part, single)
-    mixture = fit_ellipsoids(clients, single.spread, n_components(part.n_clients), rng)
+    mixture = averaged_ellipsoids(summaries(part, single), single.spread, rng)
     atoms, weights = fine_atoms(mixture, single, ATOMS if likelihood.cheap else ATOMS_IF_SLOW)
     matrix, top = likelihood_matrix(part, atoms)
     weights = weight_steps(matrix, weights, steps)

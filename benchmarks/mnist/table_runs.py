@@ -10,6 +10,7 @@ from pathlib import Path
 from claims import claims
 
 from vaneb.fl.config import read_config
+from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.experiment import Progress, run_experiment
 from vaneb.fl.results import Row, append_rows, read_rows
 from vaneb.fl.tables import Column, as_markdown, evaluated_models, make_panels, read_beside
@@ -40,7 +41,10 @@ def tell(progress: Progress) -> None:
 
 
 def run(asked: argparse.Namespace, config_file: Path, settings: Sequence[Setting]) -> None:
-    """Run the settings that the flags leave, each with all methods, row by row."""
+    """Run the settings that the flags leave, each with all methods, row by row.
+
+    A method that diverges has no row; the others go on.
+    """
     config = read_config(config_file)
     if asked.method:
         config = replace(config, methods=tuple(asked.method))
@@ -50,14 +54,20 @@ def run(asked: argparse.Namespace, config_file: Path, settings: Sequence[Setting
             or (asked.shift and shift not in asked.shift)
             or (asked.clients and clients not in asked.clients)
         )
-        if not left_out:
-            run_experiment(
-                config.at(alpha=alpha, shift=shift, clients=clients, seed=asked.seed),
-                asked.work,
-                workers=asked.workers,
-                data_dir=asked.data_dir,
-                on_progress=tell,
-            )
+        if left_out:
+            continue
+        setting = config.at(alpha=alpha, shift=shift, clients=clients, seed=asked.seed)
+        for method in config.methods:
+            try:
+                run_experiment(
+                    replace(setting, methods=(method,)),
+                    asked.work,
+                    workers=asked.workers,
+                    data_dir=asked.data_dir,
+                    on_progress=tell,
+                )
+            except TrainingFailed as reason:
+                print(f"alpha {alpha}, shift {shift}, {clients} clients: {reason}", flush=True)
 
 
 def render(work: Path, here: Path, title: str, sections: Sequence[Section]) -> None:

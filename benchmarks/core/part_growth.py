@@ -16,7 +16,6 @@ from __future__ import annotations
 import cProfile
 import io
 import json
-import math
 import pstats
 import sys
 from collections.abc import Callable, Iterator
@@ -88,15 +87,8 @@ CASES: dict[str, Callable] = {
 
 def run(options) -> Iterator[Row]:
     for case in options.cases or CASES:
-        before: Row | None = None
         for n_clients in sorted(options.clients or SIZES):
-            row = measure.script("part_growth.py", case, n_clients, options.tol)
-            if before is not None:
-                grown = row["cpu"] / before["cpu"]
-                more = n_clients / before["clients"]
-                row |= {"times_linear": grown / more, "exponent": math.log(grown) / math.log(more)}
-            yield row
-            before = row
+            yield measure.script("part_growth.py", case, n_clients, options.tol)
 
 
 def measured(case: str, n_clients: int, tol: float) -> Row:

@@ -7,7 +7,9 @@ thing measured; rows of a comparison carry both sides' times, which were taken i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from measure import HERE, Row
@@ -223,7 +225,16 @@ def newest(part: str) -> list[Row]:
     rows = list(known.values())
     if part == "growth":
         rows.sort(key=lambda row: (row["case"], -row["tol"], row["clients"]))
+        return [row | growth(before, row) for before, row in pairwise([None, *rows])]
     return rows
+
+
+def growth(before: Row | None, row: Row) -> Row:
+    """How the time has grown since the next smaller size, if ``before`` is that."""
+    if before is None or (before["case"], before["tol"]) != (row["case"], row["tol"]):
+        return {}
+    grown, more = row["cpu"] / before["cpu"], row["clients"] / before["clients"]
+    return {"times_linear": grown / more, "exponent": math.log(grown) / math.log(more)}
 
 
 def markdown(part: Part, rows: list[Row]) -> str:

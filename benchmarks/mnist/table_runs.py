@@ -12,6 +12,7 @@ from claims import claims
 from vaneb.fl.config import read_config
 from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.experiment import Progress, run_experiment
+from vaneb.fl.methods import expand
 from vaneb.fl.results import Row, append_rows, read_rows
 from vaneb.fl.tables import Column, as_markdown, evaluated_models, make_panels, read_beside
 
@@ -57,7 +58,7 @@ def run(asked: argparse.Namespace, config_file: Path, settings: Sequence[Setting
         if left_out:
             continue
         setting = config.at(alpha=alpha, shift=shift, clients=clients, seed=asked.seed)
-        for method in config.methods:
+        for method in expand(config.methods):
             try:
                 run_experiment(
                     replace(setting, methods=(method,)),

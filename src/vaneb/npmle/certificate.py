@@ -104,13 +104,12 @@ def search(
     # Where maxima are many, D where a climb starts says little of where it ends.
     few = likelihood.n_clients <= min(CLIMBED_FROM_ALL, CLIENTS_AN_ATOM * len(atoms))
     from_all = effort > 1 and likelihood.cheap and few
-    looked_at = _looked_at(likelihood, candidates, log_density, rng, effort)[from_all:]
+    near, *between = _looked_at(likelihood, candidates, log_density, rng, effort)
+    looked_at = between if from_all else [near, *between]
     starts, box = [candidates] if from_all else [], region(likelihood, candidates)
     if coarse:
         likelihood, log_weights = important(likelihood, log_weights, part_size(likelihood.n_clients), rng)
-    part, part_weights = likelihood, log_weights
-    if likelihood.n_clients > 2 * FIRST_LOOK:
-        part, part_weights = important(likelihood, log_weights, FIRST_LOOK, rng)
+    part, part_weights = _first_look(likelihood, log_weights, rng)
     for points in looked_at:
         value = gap_and_one(part, points, part_weights)
         # Climb from all where D > 0, and from some where it is not: a maximum may lie between clients.
@@ -157,6 +156,15 @@ def _looked_at(
     return points
 
 
+def _first_look(
+    likelihood: Likelihood, log_weights: Array, rng: np.random.Generator
+) -> tuple[Likelihood, Array]:
+    """The clients that a first look is taken at, all or the important ones, with their weights."""
+    if likelihood.n_clients <= 2 * FIRST_LOOK:
+        return likelihood, log_weights
+    return important(likelihood, log_weights, FIRST_LOOK, rng)
+
+
 def _highest(
     likelihood: Likelihood,
     atoms: Array,
@@ -168,9 +176,7 @@ def _highest(
     """The largest D, climbed to from the few highest of the points that a thorough search looks at."""
     log_density, log_weights = _weighing(likelihood, log_density)
     points = np.concatenate([atoms, *_looked_at(likelihood, candidates, log_density, rng, THOROUGH_IF_SLOW)])
-    part, part_weights = likelihood, log_weights
-    if likelihood.n_clients > 2 * FIRST_LOOK:
-        part, part_weights = important(likelihood, log_weights, FIRST_LOOK, rng)
+    part, part_weights = _first_look(likelihood, log_weights, rng)
     value = gap_and_one(part, points, part_weights)
     starts = points[np.argsort(-value, kind="stable")[:HIGHEST]]
     box = region(likelihood, candidates)

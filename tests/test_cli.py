@@ -359,3 +359,9 @@ def test_the_prior_file_is_plain_json(table: Path, tmp_path: Path) -> None:
     )
     assert vaneb(*arguments).exit_code == 0
     assert json.loads(prior.read_text())["names"] == ["a", "b"]
+
+
+def test_a_misspelt_command_gets_one_hint() -> None:
+    result = vaneb("personalise")
+    assert result.exit_code == 2
+    assert result.output.count("Did you mean 'personalize'?") == 1

@@ -24,6 +24,7 @@ from vaneb.commands.watch import watch
 typer.core.HAS_RICH = False
 
 app = typer.Typer(
+    suggest_commands=False,  # click does
     name="vaneb",
     help="Personalised estimates for many clients, from what each of them reports.",
     no_args_is_help=True,

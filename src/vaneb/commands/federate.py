@@ -13,6 +13,7 @@ from vaneb.errors import InvalidOption
 from vaneb.files import absent
 
 federate = typer.Typer(
+    suggest_commands=False,  # click does
     name="federate",
     help="Estimates for clients that cannot pool their data: a server, and a client beside each data set.",
     no_args_is_help=True,

@@ -15,12 +15,13 @@ D = 3
 
 @pytest.mark.parametrize("spread", [None, 0.3 * np.eye(D), np.diag([0.5, 0.0, 0.1])[:D, :D]])
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("kind", ["rows", "moments"])
+@pytest.mark.parametrize(("kind", "atoms_at_once"), [("rows", 7), ("rows", 3), ("moments", 3)])
 def test_compiled_strips_agree_with_single_pairs(
-    kind: str, spread: np.ndarray | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, atoms_at_once: int, spread: np.ndarray | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 clients in three strips, one of them, or two, with clients of fewer rows than parameters."""
     monkeypatch.setattr(function_strips, "WIDE_STRIP", 128)
+    monkeypatch.setattr(function_strips, "MOST_NUMBERS", atoms_at_once * D**2 * 128)
     rng = np.random.default_rng(21)
     clients = 300
     rows = [rng.normal(size=(1 if k in (5, 200) else 12, D)) for k in range(clients)]

@@ -7,7 +7,8 @@ loop that needs them comes after the covariance function that wrote them.
 A strip in which some precision is not of full rank is left to the caller.
 
 Where the covariance function takes far longer than everything else (sums over a client's rows), strips are
-wide, and derivatives are asked for those pairs of client and atom alone that matter.
+wide, and derivatives are asked for those pairs of client and atom alone that matter.  Sums that need no
+derivatives use the precisions that the densities were computed from, if there was room for all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vaneb.semidefinite import RANK_TOLERANCE
 
 STRIP, WIDE_STRIP = 128, 1024
 #: Doubles that the precisions of a strip at some atoms, or the gradients of these, may take; of a wide one.
-MOST_NUMBERS, MOST_IF_WIDE = 32_768, 1 << 20
+MOST_NUMBERS, MOST_IF_WIDE = 32_768, 1 << 22
 #: Strips that one thread works on before it reports.
 STRIPS_AT_ONCE = 64
 
@@ -144,9 +145,11 @@ def ascent(
                 left.append(strip.rows)
                 continue
             log_share += weigh(strip.rows, log_share)
+            where = np.flatnonzero(log_share.max(axis=1) > floor)
             if strip.covariance.cheap:
-                where = np.flatnonzero(log_share.max(axis=1) > floor)
                 _add(strip, atoms, where, spread, log_share, own, total, frozen)
+            elif frozen and m <= len(own.precision):
+                _add_held(strip, atoms, where, spread, log_share, own, total)
             else:
                 _add_pairs(strip, atoms, spread, log_share, floor, own, total, frozen)
         return total, left
@@ -178,6 +181,23 @@ def _add(
         add_strip(
             strip.estimates, strip.n, atoms[some], some, precision, gradient, spread, log_share[some], *total
         )
+
+
+def _add_held(
+    strip: Strip,
+    atoms: Array,
+    where: NDArray[np.intp],
+    spread: Array,
+    log_share: Array,
+    space: Workspace,
+    total: Sums,
+) -> None:
+    """As ``_add`` without derivatives, from the precisions at all atoms that ``space`` still holds."""
+    from vaneb.likelihood.function_kernels import add_strip
+
+    precision, gradient = space.precision[where], space.gradient[:0]
+    shares = log_share[where]
+    add_strip(strip.estimates, strip.n, atoms[where], where, precision, gradient, spread, shares, *total)
 
 
 def _add_pairs(

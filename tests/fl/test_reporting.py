@@ -39,7 +39,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 def test_the_files_say_what_the_defaults_say(name):
     """experiments/NAME.toml and `vaneb train --data NAME` are the same experiment, but for what is run."""
     file, preset = read_config(EXPERIMENTS / f"{name}.toml"), default_config(name)
-    assert replace(file, methods=preset.methods, grid={}, options={}) == preset
+    assert replace(file, methods=preset.methods, grid={}) == preset
 
 
 def test_a_grid_is_all_combinations():

@@ -238,6 +238,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         },
         "fine_tuning": {"epochs": 5},
         "vaneb": {"damping": 0.01, "prior_count": 10},
+        "options": {"lg_fedavg": {"rounds": 100}, "scaffold": {"learning_rate": 0.03}},
     },
     "cifar10": {
         "data": {"name": "cifar10", "clients": 100, "total": 50_000, "test_per_client": 200},
@@ -251,6 +252,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         },
         "fine_tuning": {"epochs": 5},
         "vaneb": {"damping": 0.01, "prior_count": 10},
+        "options": {"lg_fedavg": {"rounds": 100}, "scaffold": {"learning_rate": 0.03}},
     },
 }
 

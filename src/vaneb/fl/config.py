@@ -225,7 +225,7 @@ def fingerprint(content: Any) -> str:
 
 #: What differs from the defaults above for each data set; ``experiments/`` has the same as files.
 PRESETS: dict[str, dict[str, Any]] = {
-    "digits": {},
+    "digits": {"options": {"lg_fedavg": {"rounds": 40}}},
     "mnist": {
         "data": {"name": "mnist", "clients": 100, "total": 50_000, "test_per_client": 200},
         "model": {"options": {"channels": [16, 32], "hidden": 128}},

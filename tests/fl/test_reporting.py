@@ -314,4 +314,4 @@ def test_the_core_does_not_import_torch():
 
 
 def test_the_default_is_the_digits():
-    assert default_config("digits") == Config()
+    assert replace(default_config("digits"), options={}) == Config()

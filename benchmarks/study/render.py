@@ -34,7 +34,7 @@ GOALS = {(3200, 40): 1.05, (3200, 10): 1.10, (3200, 5): 1.10}
 def main() -> None:
     rows = read_rows(RESULTS / "replicates.csv")
     lines = summarise(rows)
-    parts = [_what_is_there(lines), _paper(lines), _goal(rows, lines)]
+    parts = [_what_is_there(lines), _paper(lines), _goal(rows, lines), _cost(lines)]
     for scenario in SCENARIOS:
         own = [line for line in lines if line.cell.scenario == scenario]
         if own:
@@ -57,7 +57,9 @@ def _place(cell: Cell) -> str:
 def _what_is_there(lines: list[Summary]) -> str:
     """Cells that are complete, that are not, and that have not been run."""
     counts = {(line.cell, line.estimator): line.replicates + line.failed for line in lines}
-    full, some, none = [], [], []
+    full: list[str] = []
+    some: dict[str, list[str]] = {}
+    none: list[str] = []
     for cell in cells(SCENARIOS, "both"):
         done = {name: counts.get((cell, name), 0) for name in ESTIMATORS}
         if min(done.values()) >= WANTED:
@@ -66,15 +68,15 @@ def _what_is_there(lines: list[Summary]) -> str:
             none.append(_place(cell))
         else:
             short = ", ".join(f"{name} {count}" for name, count in done.items() if count < WANTED)
-            some.append(f"{_place(cell)} ({short})")
+            some.setdefault(short, []).append(_place(cell))
     failed = [f"{_place(line.cell)} {line.estimator} ({line.failed})" for line in lines if line.failed]
     return "\n".join(
         [
             "## What is there",
             "",
-            f"- {len(full)} of {len(full) + len(some) + len(none)} cells have {WANTED} replicates or more "
+            f"- {len(full)} of {len(cells(SCENARIOS, 'both'))} cells have {WANTED} replicates or more "
             f"of every estimator: {'; '.join(full) or 'none'}.",
-            f"- With fewer, replicates in parentheses: {'; '.join(some) or 'none'}.",
+            *(f"- Replicates so far: {short}, in {'; '.join(where)}." for short, where in some.items()),
             f"- Not run: {'; '.join(none) or 'none'}.",
             f"- Failures, number of replicates in parentheses: {'; '.join(failed) or 'none'}.",
         ]
@@ -148,6 +150,31 @@ def _goal(rows: Rows, lines: list[Summary]) -> str:
             f"| {difference:+.4f} | {'' if math.isnan(error) else format(error, '.4f')} "
             f"| {own['vaneb'].ratio:.3f} | {'' if goal is None else goal} |"
         )
+    return "\n".join(out)
+
+
+def _cost(lines: list[Summary]) -> str:
+    """CPU seconds of a replicate, and hours of a study of all that has been run."""
+    largest = (3200, 40)
+    seconds = {(line.cell, line.estimator): line.seconds for line in lines if line.replicates}
+    out = [
+        "## What it costs",
+        "",
+        "CPU seconds of a replicate (median) at K = {}, n_min = {}; local fits are under local:".format(*largest),
+        "",
+        f"| scenario | {' | '.join(ESTIMATORS)} |",
+        "|---|" + "---:|" * len(ESTIMATORS),
+    ]
+    for scenario in SCENARIOS:
+        own = [seconds.get((Cell(scenario, *largest), name)) for name in ESTIMATORS]
+        out.append(f"| {scenario} | {' | '.join('' if s is None else f'{s:.1f}' for s in own)} |")
+    total = {name: sum(s for (_, own), s in seconds.items() if own == name) for name in ESTIMATORS}
+    hours = WANTED * sum(total.values()) / 3600
+    parts = ", ".join(f"{name} {WANTED * s / 3600:.1f}" for name, s in total.items())
+    out += [
+        "",
+        f"{WANTED} replicates of all that is in the tables below: {hours:.1f} hours of one core ({parts}).",
+    ]
     return "\n".join(out)
 
 

@@ -160,7 +160,7 @@ def _cost(lines: list[Summary]) -> str:
     out = [
         "## What it costs",
         "",
-        "Median CPU seconds of a replicate at K = {}, n_min = {}; local fits are under local:".format(*largest),
+        "Median CPU seconds of a replicate at K = {}, n_min = {}; local fits under local:".format(*largest),
         "",
         f"| scenario | {' | '.join(ESTIMATORS)} |",
         "|---|" + "---:|" * len(ESTIMATORS),

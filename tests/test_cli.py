@@ -365,3 +365,20 @@ def test_a_misspelt_command_gets_one_hint() -> None:
     result = vaneb("personalise")
     assert result.exit_code == 2
     assert result.output.count("Did you mean 'personalize'?") == 1
+
+
+@pytest.mark.parametrize(("quiet", "times"), [(False, 1), (True, 0)])
+def test_compilation_is_said_once(
+    quiet: bool, times: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numba import njit
+
+    from vaneb.commands.progress import progress_bar
+
+    monkeypatch.setenv("FORCE_COLOR", "1")  # taken for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar(quiet):
+        assert njit(lambda x: x + 1)(1) == 2
+        assert njit(lambda x: x + 2)(1) == 3
+    njit(lambda x: x + 3)(1)
+    assert capsys.readouterr().err.count("Compiling") == times

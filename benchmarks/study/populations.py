@@ -1,10 +1,12 @@
 """How close to the oracle can a mixture with own spreads come in the quadratic scenario?
 
-    python benchmarks/study/populations.py [--clients 3200] [--n-min 40 10] [--replicates 2]
+    python benchmarks/study/populations.py [--clients 3200] [--n-min 40 10] [--replicates 2] [--thin 1 0.25]
 
 For several numbers of components, one fit and averages of several fits from different starting points: RMSE
-as a multiple of the oracle's before and after two steps on the weights.  The default's number of components
-is marked.  The draws are those of the study.
+as a multiple of the oracle's before and after two steps on the weights, and in parentheses the coverage of
+90% intervals of normal shape before them.  The default's number of components is marked.  ``--thin``: the
+variances of a component but the largest are multiplied by this, since curves have no thickness.  The draws
+are those of the study.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ SCENARIO, SEED = "quadratic", 0
 #: Components as multiples of the default's number, and fits that are averaged.
 MULTIPLES, FITS = (0.67, 1.0, 1.5, 2.0), (1, 2, 4, 8)
 STEPS = 2
+#: 95% point of the standard normal.
+NORMAL_90 = 1.6448536269514722
 
 
 class Draw(NamedTuple):
@@ -62,15 +66,27 @@ def draw(n_clients: int, n_min: int, replicate: int) -> Draw:
     return one._replace(oracle=one.error(oracle(clients).mean))
 
 
-def ratios(one: Draw, mixture: Ellipsoids) -> tuple[float, float]:
-    """RMSE over the oracle's, before and after STEPS on the weights."""
+def thinned(mixture: Ellipsoids, share: float) -> Ellipsoids:
+    """All variances of a component but the largest times ``share``."""
+    values, vectors = np.linalg.eigh(mixture.covariances)
+    values[:, :-1] *= share
+    return mixture._replace(covariances=(vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2))
+
+
+def scores(one: Draw, mixture: Ellipsoids) -> tuple[float, float, float]:
+    """RMSE over the oracle's, before and after STEPS on the weights; coverage of 90% intervals before."""
     atoms, weights = fine_atoms(mixture, one.single, ATOMS)
     matrix, _ = likelihood_matrix(one.likelihood, atoms)
-    out = []
+    ratios, coverage = [], 0.0
     for steps in (0, STEPS):
         shares = matrix * weight_steps(matrix, weights, steps)
-        out.append(one.error(shares @ atoms / shares.sum(axis=1)[:, None]) / one.oracle)
-    return out[0], out[1]
+        shares /= shares.sum(axis=1)[:, None]
+        mean = shares @ atoms
+        ratios.append(one.error(mean) / one.oracle)
+        if steps == 0:
+            deviation = np.sqrt(np.maximum(shares @ atoms**2 - mean**2, 0.0))
+            coverage = float((np.abs(one.truth - mean) <= NORMAL_90 * deviation).mean())
+    return ratios[0], ratios[1], coverage
 
 
 def main() -> None:
@@ -78,10 +94,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=3200)
     parser.add_argument("--n-min", type=int, nargs="+", default=[40, 10])
     parser.add_argument("--replicates", type=int, default=2)
+    parser.add_argument("--thin", type=float, nargs="+", default=[1.0])
     options = parser.parse_args()
     default = n_components(options.clients)
-    print("| n_min | replicate | components | " + " | ".join(f"{count} fits" for count in FITS) + " |")
-    print("|---:|---:|---:|" + "---:|" * len(FITS))
+    print("| n_min | replicate | components | thin | " + " | ".join(f"{count} fits" for count in FITS) + " |")
+    print("|---:|---:|---:|---:|" + "---:|" * len(FITS))
     for n_min in options.n_min:
         for replicate in range(options.replicates):
             with one_blas_thread():
@@ -92,9 +109,12 @@ def main() -> None:
                     fits = [
                         fit_ellipsoids(one.summaries, one.single.spread, size, rng) for _ in range(max(FITS))
                     ]
-                    cells = ["{:.3f}, {:.3f}".format(*ratios(one, average(fits[:count]))) for count in FITS]
                     mark = " (default)" if multiple == 1 else ""
-                    print(f"| {n_min} | {replicate} | {size}{mark} | {' | '.join(cells)} |", flush=True)
+                    for share in options.thin:
+                        mixtures = [thinned(average(fits[:count]), share) for count in FITS]
+                        cells = ["{:.3f}, {:.3f} ({:.2f})".format(*scores(one, own)) for own in mixtures]
+                        place = f"| {n_min} | {replicate} | {size}{mark} | {share:g} "
+                        print(f"{place}| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,21 +26,9 @@ def line(row: dict[str, str]) -> str:
     losses = [number(row[column], 5) for column in ("slopes", "intercept", "personalised")]
     over = [percent(row[f"over_{column}_percent"]) for column in ("slopes", "intercept")]
     rest = [number(row[column], 4) for column in ("local", "pooled")]
-    return (
-        "| "
-        + " | ".join(
-            [
-                name,
-                *losses,
-                *over,
-                *rest,
-                row["atoms"],
-                row["seconds"],
-                row["lme4_seconds"] if row["slopes"] else "",
-            ]
-        )
-        + " |"
-    )
+    lme4_seconds = row["lme4_seconds"] if row["slopes"] else ""
+    cells = [name, *losses, *over, *rest, row["atoms"], row["seconds"], lme4_seconds]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ method and every column of a data set.
 5. SCAFFOLD's learning rate: its best balanced accuracy.  All others share FedAvg's; with that, all of
    SCAFFOLD's clients diverge on MNIST.
 
-All at alpha = 0.1 with 100 clients and shift 1; the last one at alpha = 0.01 with 500 clients too, because
+All at alpha = 0.1 with 100 clients and shift 1; the fourth at alpha = 0.01 with 500 clients too, because
 one spread has to serve clients with few images and with many.  What was tried goes to search_DATA.md,
 beside this file; with ``--only`` it is printed, and the other constants are those of the configuration.
 """

@@ -10,8 +10,10 @@ Covariance functions come in two kinds and three forms:
                  estimate; any loss       responses; gaussian,
                                           binomial, poisson
 
-Only ``moments`` and ``constant`` keep the rows at home.  For least squares and for gamma regression the
-information does not depend on the parameter and all forms of the model kind are constant.
+Only ``moments`` and ``constant`` keep the rows at home.  Moments describe covariates by a Gaussian, which a
+few rows need not follow: with five or ten rows of counts they are sure of estimates that have run off.
+For least squares and for gamma regression the information does not depend on the parameter and all forms of
+the model kind are constant.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from vaneb.likelihood.exact_kernels import new_tile, sum_terms, unpack
-from vaneb.local.small_matrices import cholesky, cholesky_solve
+from vaneb.local.small_matrices import cholesky, cholesky_solve, copy_vector
 
 MAX_ITERATIONS = 80
 #: Length of the Newton step, in standard deviations of the population, at which the search ends.
@@ -53,7 +53,8 @@ def _find_mode(data, k, mean, root, u, factor, tile):
     best, damping = np.inf, 1.0
     for _ in range(MAX_ITERATIONS):
         _set_points(mean, root, trial, point)
-        sum_terms(data, k, point, 1, tile, loss, first, second)
+        # Not a literal 1, for which the compiler would make a second copy of all that is called.
+        sum_terms(data, k, point, point.shape[1], tile, loss, first, second)
         height = loss[0] / data.dispersion
         for e in range(q):
             height += 0.5 * trial[0, e] ** 2
@@ -110,9 +111,11 @@ def integrate(data, mean, root, x, weights, modes, log_density, mean_slope, root
         log_density[k] = -np.inf
         if shares.shape[0] > 0:
             # The population, for a client whose rows are as good as impossible.
-            shares[k] = weights
+            copy_vector(weights, shares[k])
             _set_points(mean, root, x, points)
-            thetas[k] = points.T
+            for c in range(d):
+                for j in range(m):
+                    thetas[k, j, c] = points[c, j]
         top = _find_mode(data, k, mean, root, modes[k], factor, tile)
         if top == -np.inf:
             continue

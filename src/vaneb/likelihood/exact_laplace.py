@@ -36,7 +36,7 @@ from vaneb.likelihood.exact_kernels import (
     sum_third,
     unpack,
 )
-from vaneb.local.small_matrices import cholesky, cholesky_solve
+from vaneb.local.small_matrices import cholesky, cholesky_solve, copy_vector, multiply
 
 TILE = 256
 MAX_ITERATIONS = 60
@@ -88,15 +88,19 @@ def new_modes(d, q):
 @njit(cache=True, nogil=True)
 def first_gain(root, guess_information, gain):
     """(I + L' H L)^{-1} L' H, which maps guess - a to the first u; ``gain`` (q, d) is overwritten."""
-    q = root.shape[1]
-    projected = np.ascontiguousarray(root.T) @ guess_information
-    matrix = np.eye(q) + projected @ root
-    cholesky(matrix)
+    d, q = root.shape
+    matrix = np.empty((q, q))
+    _within(root, guess_information, matrix)
     column = np.empty(q)
-    for c in range(root.shape[0]):
-        column[:] = projected[:, c]
+    for c in range(d):
+        for e in range(q):
+            t = 0.0
+            for b in range(d):
+                t += root[b, e] * guess_information[b, c]
+            column[e] = t
         cholesky_solve(matrix, column)
-        gain[:, c] = column
+        for e in range(q):
+            gain[e, c] = column[e]
 
 
 @njit(cache=True, nogil=True)
@@ -133,12 +137,13 @@ def find_modes(data, k, atoms_t, start, size, root, guess, gain, tile, modes):
     modes.u[:] = 0.0
     modes.score[:] = 0.0
     modes.information[:] = 0.0
-    modes.factor[:] = np.eye(q)
+    modes.factor[:] = 0.0
     modes.log_density[:] = -np.inf
     score = np.empty(d)
     matrix = np.empty((d, d))
     for i in range(size):
         for e in range(q):
+            modes.factor[i, e, e] = 1.0
             t = 0.0
             for c in range(d):
                 t += gain[e, c] * (guess[c] - atoms_t[c, start + i])
@@ -241,10 +246,9 @@ def atom_derivatives(data, k, chosen, size, root, tile, modes, gradients, inform
     points = np.empty((d, TILE))
     against = np.empty((d * (d + 1) // 2, TILE))
     third = np.empty((d, TILE))
-    covariance = np.empty((d, d))
     for i in range(size):
+        covariance = covariances[i]
         posterior_covariance(root, modes.factor[chosen[i]], covariance)
-        covariances[i] = covariance
         at = 0
         for u in range(d):
             for v in range(u + 1):
@@ -252,18 +256,21 @@ def atom_derivatives(data, k, chosen, size, root, tile, modes, gradients, inform
                 at += 1
     gather(modes.theta_t, chosen, size, points)
     sum_third(data, k, points, size, tile, against, third)
-    shift = np.empty(d)
+    shift, smoothed = np.empty(d), np.empty((d, d))
     for i in range(size):
         for c in range(d):
             shift[c] = 0.5 * third[c, i] / data.dispersion
         information = modes.information[chosen[i]]
-        smoothed = covariances[i] @ information
+        multiply(covariances[i], information, smoothed)
         for c in range(d):
             t = modes.score[chosen[i], c] - shift[c]
             for b in range(d):
                 t += smoothed[b, c] * shift[b]
             gradients[i, c] = t
-        informations[i] = information - information @ smoothed
+        multiply(information, smoothed, informations[i])
+        for c in range(d):
+            for b in range(d):
+                informations[i, c, b] = information[c, b] - informations[i, c, b]
 
 
 @njit(cache=True, nogil=True)
@@ -320,7 +327,8 @@ def components(data, atoms_t, search, mean, covariance):
     """Posterior mean a + Gamma grad log p_k(a; Gamma) (K, m, d) and covariance M (K, m, d, d)."""
     d, m = atoms_t.shape
     root = search.root
-    spread = root @ np.ascontiguousarray(root.T)
+    spread = np.empty((d, d))
+    multiply(root, root.T, spread)
     tile = new_tile(data.n_index, TILE)
     modes = new_modes(d, root.shape[1])
     gain = np.empty((root.shape[1], d))
@@ -335,8 +343,8 @@ def components(data, atoms_t, search, mean, covariance):
             find_modes(data, k, atoms_t, start, size, root, search.guess[k], gain, tile, modes)
             atom_derivatives(data, k, chosen, size, root, tile, modes, gradients, informations, covariances)
             for i in range(size):
-                covariance[k, start + i] = covariances[i]
                 for c in range(d):
+                    copy_vector(covariances[i, c], covariance[k, start + i, c])
                     t = atoms_t[c, start + i]
                     for b in range(d):
                         t += spread[c, b] * gradients[i, b]

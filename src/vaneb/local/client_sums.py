@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from vaneb.local.losses import derivatives
+from vaneb.local.small_matrices import copy_vector
 
 TILE = 64
 
@@ -22,7 +23,7 @@ TILE = 64
 def index_coefficients(index_map, theta, beta):
     """beta = B theta, or theta where B is the identity (an empty array)."""
     if index_map.shape[0] == 0:
-        beta[:] = theta
+        copy_vector(theta, beta)
         return
     for u in range(index_map.shape[0]):
         t = 0.0
@@ -39,8 +40,9 @@ def to_parameters(index_map, gradient, hessian, gradient_out, hessian_out):
         for v in range(u):
             hessian[v, u] = hessian[u, v]
     if index_map.shape[0] == 0:
-        gradient_out[:] = gradient
-        hessian_out[:] = hessian
+        copy_vector(gradient, gradient_out)
+        for u in range(n_coefficients):
+            copy_vector(hessian[u], hessian_out[u])
         return
     d = index_map.shape[1]
     half = np.zeros((n_coefficients, d))

@@ -16,6 +16,7 @@ import numpy as np
 from vaneb.adamix import adamix
 from vaneb.blocks import one_blas_thread
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.certificate import certify
@@ -93,6 +94,10 @@ class VANEB(Estimator):
         Largest gap D, i.e. loss in average log-likelihood, that is accepted.
     iterations : int
         Pseudo-EM iterations (``solver="pseudo-em"``).
+    outliers : float
+        Share of clients whose estimate may be off by more than their covariance function allows
+        (``likelihood.contaminated``).  Only for reports with covariance functions of their own, and not for
+        the paper's Algorithm 1, which knows no such clients.
     seed : int
         For starting points and subsets of clients.
 
@@ -112,12 +117,14 @@ class VANEB(Estimator):
         tol: float = 1e-4,
         iterations: int = 50,
         seed: int = 0,
+        outliers: float = OUTLIERS,
     ) -> None:
         self.solver = solver
         self.smooth = smooth
         self.tol = tol
         self.iterations = iterations
         self.seed = seed
+        self.outliers = outliers
 
     prior_: Prior
     certificate_: Certificate
@@ -136,8 +143,11 @@ class VANEB(Estimator):
         """Learn the population from ``clients``: ``Reports``, or any likelihood."""
         self._check()
         with one_blas_thread():
-            self._fit(as_likelihood(clients), tuple(getattr(clients, "names", ())), progress)
+            self._fit(self._likelihood(clients), tuple(getattr(clients, "names", ())), progress)
         return self
+
+    def _likelihood(self, clients: Any) -> Likelihood:
+        return with_outliers(as_likelihood(clients), 0.0 if self.solver == "pseudo-em" else self.outliers)
 
     def _fit(self, likelihood: Likelihood, names: tuple[str, ...], progress: Progress | None) -> None:
         rng = np.random.default_rng(self.seed)
@@ -164,7 +174,7 @@ class VANEB(Estimator):
     def personalize(self, clients: Any) -> Posterior:
         """Each client's own posterior; ``clients`` may be ones that the fit has not seen."""
         _need(self, "prior_")
-        return posterior(as_likelihood(clients), self.prior_, **labels(clients))
+        return posterior(self._likelihood(clients), self.prior_, **labels(clients))
 
     def _check(self) -> None:
         if self.solver not in SOLVERS:
@@ -173,6 +183,8 @@ class VANEB(Estimator):
             raise InvalidOption(f"tol must be a positive number, not {self.tol!r}")
         if not (isinstance(self.iterations, int | np.integer) and self.iterations >= 0):
             raise InvalidOption(f"iterations must be a whole number, zero or more, not {self.iterations!r}")
+        if not (isinstance(self.outliers, Real) and 0 <= self.outliers < 1):
+            raise InvalidOption(f"outliers must be a share, from 0 to below 1, not {self.outliers!r}")
         if isinstance(self.smooth, str) and self.smooth not in ("auto", "off"):
             raise InvalidOption(f'smooth must be "auto", "off", 0 or a matrix, not {self.smooth!r}')
 

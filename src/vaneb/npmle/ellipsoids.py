@@ -96,11 +96,14 @@ def summaries(likelihood: Likelihood, single: Prior) -> Summaries:
     modes = within.mean[:, 0]
     prior_precision = np.linalg.inv(single.spread)
     values, vectors = np.linalg.eigh(np.linalg.inv(within.covariance[:, 0]) - prior_precision)
-    values = np.maximum(values, 1e-8 * values.max())
+    # A client of two minds may be less sure than the population; it then says nothing in that direction.
+    known, floor = values > 0, 1e-8 * values.max()
+    values = np.where(known, np.maximum(values, floor), 0.0)
+    variances = np.where(known, 1 / np.maximum(values, floor), 0.0)
     precision = np.einsum("kil,kl,kjl->kij", vectors, values, vectors)
     # At the mode the client's own score is that of the population, with the other sign.
     score = (modes - single.atoms) @ prior_precision
-    own_estimates = modes + np.einsum("kil,kl,kjl,kj->ki", vectors, 1 / values, vectors, score, optimize=True)
+    own_estimates = modes + np.einsum("kil,kl,kjl,kj->ki", vectors, variances, vectors, score, optimize=True)
     return Summaries(own_estimates, lambda centres: precision[:, None], modes)
 
 

@@ -119,10 +119,8 @@ def test_options_go_in_and_come_out(name: str) -> None:
 
 def test_set_params_sets() -> None:
     assert VANEB().set_params(tol=1e-2, solver="grid").tol == 1e-2
-    assert (
-        repr(VANEB(smooth="off"))
-        == "VANEB(solver='certified', smooth='off', tol=0.0001, iterations=50, seed=0)"
-    )
+    shown = "VANEB(solver='certified', smooth='off', tol=0.0001, iterations=50, seed=0, outliers=0.05)"
+    assert repr(VANEB(smooth="off")) == shown
     assert repr(Local()) == "Local()"
 
 

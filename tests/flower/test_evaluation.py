@@ -23,6 +23,7 @@ from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import log_mixture
+from vaneb.posterior import posterior
 from vaneb.reports import Reports
 from vaneb.sums import own_sums
 
@@ -99,7 +100,7 @@ def test_the_fit_equals_the_central_one(tmp_path, likelihood):
     prior = Archive(tmp_path / "server").prior()
     np.testing.assert_allclose(prior.atoms, atoms, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(prior.weights, weights, rtol=1e-8, atol=1e-12)
-    expected = VANEB.from_prior(prior).personalize(here)
+    expected = posterior(here, prior)
     for k in range(6):
         found = json.loads((tmp_path / f"c{k}" / "result.json").read_text())
         np.testing.assert_allclose(found["mean"], expected.mean[k], rtol=1e-6, atol=1e-9)

@@ -53,6 +53,17 @@ def test_sums_are_those_of_the_density_and_of_its_derivatives(likelihood: Contam
         assert_allclose(sums.gradient[:, c], difference, rtol=1e-6, atol=1e-9)
 
 
+def test_diagonals_and_matrices_add_up() -> None:
+    """A diagonal function has a full information, its fixed value a diagonal one."""
+    covariance = callable_covariance(lambda points, client: 0.5 + points**2, K, D, diagonal=True)
+    found = with_outliers(gaussian_likelihood(ESTIMATES, N, covariance), SHARE)
+    parts = found.usual.ascent(ATOMS, LOG_WEIGHTS), found.other.ascent(ATOMS, LOG_WEIGHTS)
+    assert [part.information.ndim for part in parts] == [3, 2]
+    own = found.ascent(ATOMS, LOG_WEIGHTS).information
+    expected = (1 - SHARE) * parts[0].information + SHARE * parts[1].information[:, :, None] * np.eye(D)
+    assert_allclose(own, expected, rtol=1e-12)
+
+
 def test_moments_within_a_component_are_those_of_the_mixture() -> None:
     """In one dimension, by quadrature, covariances taken at the atom."""
     covariance = MomentPoisson(np.full((1, 1), 0.2), np.full((1, 1, 1), 0.5))

@@ -45,12 +45,19 @@ class Ascent(NamedTuple):
     def plus(self, other: Ascent) -> Ascent:
         """The sums over these clients and others."""
         outer = None if self.outer is None or other.outer is None else self.outer + other.outer
+        information = self.information, other.information
+        if self.information.ndim != other.information.ndim:
+            information = as_matrices(self.information), as_matrices(other.information)
         return Ascent(
-            self.value + other.value,
-            self.gradient + other.gradient,
-            outer,
-            self.information + other.information,
+            self.value + other.value, self.gradient + other.gradient, outer, information[0] + information[1]
         )
+
+
+def as_matrices(information: Array) -> Array:
+    """Diagonals (m, d) as matrices (m, d, d); matrices as they are."""
+    if information.ndim == 3:
+        return information
+    return information[:, :, None] * np.eye(information.shape[1])
 
 
 class Components(NamedTuple):

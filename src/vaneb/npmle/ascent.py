@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import sum_blocks
-from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Likelihood, as_matrices
 from vaneb.npmle.support import distinct, squared_lengths
 from vaneb.semidefinite import solve_ridged, unit_diagonal
 
@@ -63,7 +63,7 @@ class Rest(NamedTuple):
         """What ``part`` leaves out of ``whole``, both at ``origin``."""
         hessian = None
         if whole.outer is not None and part.outer is not None:
-            hessian = whole.outer - part.outer - _as_matrices(whole.information - part.information)
+            hessian = whole.outer - part.outer - as_matrices(whole.information - part.information)
         value, gradient = whole.value - part.value, whole.gradient - part.gradient
         return cls(value, gradient, hessian, origin, average_information(whole))
 
@@ -198,12 +198,6 @@ def _rows(sums: Ascent, rows: NDArray[np.intp]) -> Ascent:
     return Ascent(sums.value[rows], sums.gradient[rows], outer, sums.information[rows])
 
 
-def _as_matrices(information: Array) -> Array:
-    if information.ndim == 3:
-        return information
-    return information[:, :, None] * np.eye(information.shape[1])
-
-
 def average_information(sums: Ascent) -> Array:
     """Of the clients that matter at each point, (m, d, d) or diagonals (m, d)."""
     shape = (-1, *[1] * (sums.information.ndim - 1))
@@ -214,7 +208,7 @@ def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     """Newton's steps (m, d) with every curvature made positive; EM steps without any, or if ``cautious``."""
     if sums.outer is None:
         return _em_steps(sums)
-    unit, scale = unit_diagonal(_as_matrices(sums.information))
+    unit, scale = unit_diagonal(as_matrices(sums.information))
     unit = unit + RIDGE * np.eye(unit.shape[1])
     # In units in which the information is the identity: curvatures <= 1, far below zero far from all maxima.
     whitening = np.linalg.inv(np.linalg.cholesky(unit)) / scale[:, None, :]

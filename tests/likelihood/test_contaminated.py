@@ -12,10 +12,11 @@ from vaneb.covariance.user import callable_covariance
 from vaneb.errors import InvalidOption
 from vaneb.likelihood.contaminated import ContaminatedGaussian, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian, gaussian_likelihood
-from vaneb.local.families import poisson
+from vaneb.local.families import poisson, shared_softmax
 from vaneb.local.fit import fit_clients
 from vaneb.local.report import report
-from vaneb.study.scenarios import simulate
+from vaneb.npmle.ellipsoids import ellipsoids
+from vaneb.study.scenarios import CLASS_PROJECTIONS, simulate
 
 K, D, SHARE = 7, 2, 0.1
 RNG = np.random.default_rng(0)
@@ -80,6 +81,26 @@ def test_moments_within_a_component_are_those_of_the_mixture() -> None:
     components = found.components(atom)
     assert_allclose(components.mean, [[[mean]]], rtol=1e-6)
     assert_allclose(components.covariance, [[[[density @ (grid - mean) ** 2]]]], rtol=1e-6)
+
+
+def test_the_likelier_part_is_one_of_the_two() -> None:
+    found = with_outliers(gaussian_likelihood(ESTIMATES, N, MOMENTS), 0.5).smoothed(SPREADS["smooth"])
+    usual, other = found.usual.log_likelihood(ATOMS), found.other.log_likelihood(ATOMS)
+    first, second = found.usual.components(ATOMS).mean, found.other.components(ATOMS).mean
+    is_usual = usual >= other
+    assert is_usual.any()
+    assert not is_usual.all()
+    assert_allclose(found.likelier(ATOMS).mean, np.where(is_usual[..., None], first, second), rtol=1e-12)
+
+
+def test_a_population_of_clients_of_two_minds_stays_where_they_are() -> None:
+    """Moments of both minds together, taken for a Gaussian's, sent components a million times too far."""
+    sample = simulate("logistic", 300, 10, np.random.default_rng(2))
+    family = shared_softmax(CLASS_PROJECTIONS)
+    reports = report(sample.rows, family, fit_clients(sample.rows, family), form="empirical")
+    likelihood = with_outliers(reports.likelihood(), 0.1)
+    fit = ellipsoids(likelihood, 2, diagonal=False, tol=1e-4, rng=np.random.default_rng(0))
+    assert np.abs(fit.atoms).max() < 3 * np.abs(sample.theta).max()
 
 
 def test_some_clients_are_the_same_as_in_all(likelihood: ContaminatedGaussian) -> None:

@@ -97,20 +97,23 @@ class ContaminatedGaussian:
         second = self.other.ascent(atoms, log_weights + other, frozen=frozen, curvature=curvature)
         return first.plus(second)
 
+    def _share_of_usual(self, atoms: Array) -> Array:
+        """Probability (K, m) that a client's covariance function holds, given that it is of component j."""
+        usual, other = self._logs
+        log_odds = (self.other.log_likelihood(atoms) + other) - (self.usual.log_likelihood(atoms) + usual)
+        return np.asarray(1 / (1 + np.exp(np.clip(log_odds, -700, 700))))
+
     def components(self, atoms: Array) -> Components:
         """Moments of the mixture of both parts."""
         first = self.usual.components(atoms)
         if self.spread is None:
             return first
-        second = self.other.components(atoms)
-        usual, other = self._logs
-        log_odds = (self.other.log_likelihood(atoms) + other) - (self.usual.log_likelihood(atoms) + usual)
-        share = (1 / (1 + np.exp(np.clip(log_odds, -700, 700))))[..., None]
-        mean = share * first.mean + (1 - share) * second.mean
-        apart = (first.mean - second.mean)[..., :, None] * (first.mean - second.mean)[..., None, :]
-        share = share[..., None]
-        within = share * first.covariance + (1 - share) * second.covariance
-        return Components(mean, within + share * (1 - share) * apart)
+        return _mixed(first, self.other.components(atoms), self._share_of_usual(atoms))
+
+    def likelier(self, atoms: Array) -> Components:
+        """Moments of the part that is the more probable one, for each client and component."""
+        share = (self._share_of_usual(atoms) >= 0.5).astype(np.float64)
+        return _mixed(self.usual.components(atoms), self.other.components(atoms), share)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         return replace(self, usual=self.usual.take(rows), other=self.other.take(rows))
@@ -127,3 +130,13 @@ class ContaminatedGaussian:
 
     def local_precision(self) -> Array:
         return self.usual.local_precision()
+
+
+def _mixed(first: Components, second: Components, share: Array) -> Components:
+    """Moments of a mixture with ``share`` (K, m) of ``first``."""
+    share = share[..., None]
+    mean = share * first.mean + (1 - share) * second.mean
+    apart = first.mean - second.mean
+    share = share[..., None]
+    within = share * first.covariance + (1 - share) * second.covariance
+    return Components(mean, within + share * (1 - share) * (apart[..., :, None] * apart[..., None, :]))

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.likelihood.contaminated import ContaminatedGaussian
 from vaneb.likelihood.gaussian_shared import SharedGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import Certificate, Fit, Step
@@ -92,18 +93,20 @@ def summaries(likelihood: Likelihood, single: Prior) -> Summaries:
         estimates = completed_estimates(likelihood)
         return Summaries(estimates, lambda centres: constant, estimates)
     assert single.spread is not None
-    within = likelihood.smoothed(single.spread).components(single.atoms)
+    smoothed = likelihood.smoothed(single.spread)
+    if isinstance(smoothed, ContaminatedGaussian):
+        # No Gaussian stands for a client of two minds; it is taken at its likelier word.
+        within = smoothed.likelier(single.atoms)
+    else:
+        within = smoothed.components(single.atoms)
     modes = within.mean[:, 0]
     prior_precision = np.linalg.inv(single.spread)
     values, vectors = np.linalg.eigh(np.linalg.inv(within.covariance[:, 0]) - prior_precision)
-    # A client of two minds may be less sure than the population; it then says nothing in that direction.
-    known, floor = values > 0, 1e-8 * values.max()
-    values = np.where(known, np.maximum(values, floor), 0.0)
-    variances = np.where(known, 1 / np.maximum(values, floor), 0.0)
+    values = np.maximum(values, 1e-8 * values.max())
     precision = np.einsum("kil,kl,kjl->kij", vectors, values, vectors)
     # At the mode the client's own score is that of the population, with the other sign.
     score = (modes - single.atoms) @ prior_precision
-    own_estimates = modes + np.einsum("kil,kl,kjl,kj->ki", vectors, variances, vectors, score, optimize=True)
+    own_estimates = modes + np.einsum("kil,kl,kjl,kj->ki", vectors, 1 / values, vectors, score, optimize=True)
     return Summaries(own_estimates, lambda centres: precision[:, None], modes)
 
 

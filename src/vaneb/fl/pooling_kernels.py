@@ -75,6 +75,12 @@ def bias_gradient(gradient, place, result):
 
 
 @_compiled
+def _start(b, i, j, q, height, width, channels):
+    """Where the window of a pooled score at place ``q`` begins among all pixels, one after the other."""
+    return ((b * height + 2 * i + q // 2) * width + 2 * j + q % 2) * channels
+
+
+@_compiled
 def weight_gradient(images, gradient, place, result):
     """result[o] = sum of gradient[b, i, j, o] times the window of ``images`` that it belongs to.
 
@@ -100,7 +106,7 @@ def weight_gradient(images, gradient, place, result):
                     q = np.int64(place[b, i, j, o])
                     if q != CUT_OFF:
                         values[count] = gradient[b, i, j, o]
-                        starts[count] = ((b * height + 2 * i + q // 2) * width + 2 * j + q % 2) * inputs
+                        starts[count] = _start(b, i, j, q, height, width, inputs)
                         count += 1
         for spare in range(count, min(count + 3, len(values))):
             values[spare], starts[spare] = zero, 0
@@ -137,7 +143,7 @@ def image_gradient(gradient, place, weight, result):
                     q = np.int64(place[b, i, j, o])
                     if q != CUT_OFF:
                         value = gradient[b, i, j, o]
-                        start = ((b * height + 2 * i + q // 2) * width + 2 * j + q % 2) * inputs
+                        start = _start(b, i, j, q, height, width, inputs)
                         for r in range(size):
                             first = start + r * width * inputs
                             target, source = pixels[first : first + run], weights[o, r]

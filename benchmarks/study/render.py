@@ -111,6 +111,9 @@ def _paper(lines: list[Summary]) -> str:
         _count(
             "the same in the logistic scenario, from K = 3200 on only", lines, ("logistic",), "algorithm-1"
         ),
+        _count(
+            "and with the same reports, a few of which may be off", lines, tuple(SCENARIOS), "vaneb-reports"
+        ),
         _count("and with the default, vaneb", lines, tuple(SCENARIOS), "vaneb"),
     ]
     return "\n".join(out)

@@ -9,6 +9,8 @@ the better guide: at its own estimate its covariance is as large as its ignoranc
                  + eps N(theta_hat_k; a, Sigma_k(theta_hat_k) / n_k).
 
 Where both agree this changes nothing; where the first is hopeless the second costs log(1 / eps), once.
+The second part is no density of the estimate, whose own covariance moves with it, so likelihood cannot choose
+eps (it asks for ever more); it is a small number, given.
 
 Sums over clients of p_k and of its derivatives are those of the two parts added up: ``ascent`` is exact.
 """

@@ -3,7 +3,7 @@
     oracle         posterior means under the true prior (fine atoms of the curves) and the true likelihood
     vaneb          VANEB as a user gets it by default: the clients' exact likelihood where there are rows,
                    the variance function in the quadratic scenario
-    vaneb-reports  the certified NPMLE on Gaussian reports with their covariance function
+    vaneb-reports  the certified NPMLE on Gaussian reports with their covariance function; a few may be off
     algorithm-1    the paper's Algorithm 1 on the same reports
     npeb           the NPMLE with every covariance fixed at the reported one (quadratic: sample variances)
     adamix         Gaussian mixture prior with MAP shrinkage, from the same reports as npeb

@@ -242,7 +242,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "cifar10": {
         "data": {"name": "cifar10", "clients": 100, "total": 50_000, "test_per_client": 200},
-        "model": {"options": {"channels": [32, 64, 64], "hidden": [256, 128]}},
+        "model": {"options": {"channels": [16, 32, 64], "hidden": [128, 64]}},
         "training": {
             "rounds": 100,
             "participation": 0.1,

@@ -248,10 +248,10 @@ PRESETS: dict[str, dict[str, Any]] = {
             "participation": 0.1,
             "local_epochs": 1,
             "batch_size": 10,
-            "learning_rate": 0.05,
+            "learning_rate": 0.1,
         },
         "fine_tuning": {"epochs": 5},
-        "vaneb": {"damping": 0.01, "prior_count": 10},
+        "vaneb": {"damping": 0.01, "iterations": 5, "prior_count": 200},
         "options": {"lg_fedavg": {"rounds": 100}, "scaffold": {"learning_rate": 0.03}},
     },
 }

@@ -79,6 +79,19 @@ def test_empirical_softmax_is_the_covariance_of_the_class_loadings(n_classes: in
         assert_allclose(precision[:, j], expected, rtol=1e-11, atol=1e-14)
 
 
+def test_empirical_softmax_of_many_points_and_of_a_client_again_and_again() -> None:
+    """Points are taken together, those of clients that follow themselves too; alone they give the same."""
+    rows, offsets = ragged_rows()
+    function = EmpiricalSoftmax(rows, offsets, PROJECTIONS)
+    points = np.random.default_rng(5).normal(size=(150, D)) * np.linspace(0.1, 900, 150)[:, None]
+    together = function.precision(points[None])
+    alone = np.stack([function.precision(point[None, None])[:, 0] for point in points], axis=1)
+    assert_allclose(together, alone, rtol=1e-12, atol=1e-300)
+    clients = np.repeat([1, 0, 1], 50)
+    by_pairs = function.take(clients).precision(points[:, None])[:, 0]
+    assert_allclose(by_pairs, alone[clients, np.arange(150)], rtol=1e-12, atol=1e-300)
+
+
 @pytest.mark.parametrize("kind", ["empirical", "moment"])
 def test_logistic_regression_is_softmax_of_two_classes(kind: str) -> None:
     two_classes = np.stack([np.eye(D), np.zeros((D, D))])

@@ -11,8 +11,8 @@ each distinct entry once.  ``tuples`` (T, order) lists the coordinates of the di
 Client k holds rows[starts[k]:stops[k]].  A client that follows itself (a solver asks for pairs of
 client and point, sorted by client) is not prepared twice.
 
-Inner loops run over rows and hold no branches, so that they become vector instructions; the
-exponential is written out for the same reason (the library's is called row by row).
+Inner loops run over rows (``softmax_information``: over points) and hold no branches, so that they become
+vector instructions; the exponential is written out for the same reason (the library's is called row by row).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 import numpy as np
 from numba import njit
 
-from vaneb.vector_math import exponentials
+from vaneb.vector_math import exp, exponentials
 
 #: Linear predictors are clipped to [-EXPONENT_LIMIT_LOW, EXPONENT_LIMIT] before they are exponentiated:
 #: e^200 is 7e86, so that a precision, its square and its determinant stay finite.
@@ -36,9 +36,13 @@ SAFE_EXPONENT = 300.0
 
 #: Rows that a loop takes in one turn: vectors of four, four of them at once.
 WHOLE = 16
+#: Points that are taken together where loops run over points.
+AT_ONCE = 64
 
 #: Reordering of sums is allowed, assumptions about NaN and infinity are not.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
+#: Loops over points reorder no sum; a zero divided by makes no error, whose test would keep a loop scalar.
+_by_points = njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 
 
 @njit(cache=True, nogil=True)
@@ -260,74 +264,130 @@ def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, o
                 out[k, j, q] = entries[scatter[q]]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@_by_points
 def softmax_information(rows, starts, stops, projections, points, tuples, scatter, out):
     """Order 2 of ``softmax_moments`` for few classes, by pairs of them:
 
         sum_c p_c u_c u_c'  =  sum_{b>c} p_b p_c (l_b - l_c)(l_b - l_c)',
 
     where the matrices are the same at all points.  Nothing is subtracted here either.
+
+    A client's points are taken ``AT_ONCE`` together and are what the loops run over: a client may have fewer
+    rows than a vector has places.  Weights are made row by row, and the sum over rows is a matrix product.
     """
-    if starts.size == 0:
-        return
-    d = rows.shape[1]
+    m, d = points.shape[1:]
     n_classes = projections.shape[0]
-    n_pairs, n_tuples = n_classes * (n_classes - 1) // 2, tuples.shape[0]
-    longest = padded((stops - starts).max())
-    columns, share = np.empty((d, n_classes * longest)), np.empty(n_classes * longest)
-    products, weight = np.empty((n_tuples, n_pairs * longest)), np.empty(n_pairs * longest)
-    inverse = np.empty(longest)
-    entries = np.empty(n_tuples)
-    for k in range(starts.size):
-        start = starts[k]
-        n = padded(stops[k] - start)
-        if k == 0 or start != starts[k - 1]:
-            _project(rows[start : stops[k]], projections, n, columns)
-            _multiply_pairs(columns, tuples, n_classes, n, 1.0 / (stops[k] - start), products)
-        own = points[k if points.shape[0] > 1 else 0]
-        for j in range(own.shape[0]):
-            _shares(columns, own[j], n_classes, n, inverse, share)
-            at = 0
-            for b in range(n_classes):
-                for c in range(b):
-                    one, other = share[b * n : b * n + n], share[c * n : c * n + n]
-                    both = weight[at : at + n]
-                    for i in range(n):
-                        both[i] = one[i] * other[i] * (inverse[i] * inverse[i])
-                    at += n
-            _sums_of_products(weight, products, n_pairs * n, entries)
-            for q in range(scatter.size):
-                out[k, j, q] = entries[scatter[q]]
+    n_pairs = n_classes * (n_classes - 1) // 2
+    longest = (stops - starts).max() if starts.size else 0
+    scores_of = np.empty((longest, n_classes - 1, d))
+    products = np.empty((longest * n_pairs, tuples.shape[0]))
+    weight, share = np.empty((longest * n_pairs, AT_ONCE)), np.empty((n_classes, AT_ONCE))
+    at, total = np.zeros((d, AT_ONCE)), np.empty(AT_ONCE)
+    k = 0
+    while k < starts.size:
+        # Clients from k to before ``after`` are one and the same, each with points of its own.
+        after = k + 1
+        while points.shape[0] > 1 and after < starts.size and starts[after] == starts[k]:
+            after += 1
+        n = stops[k] - starts[k]
+        longest_score = _prepare_pairs(rows[starts[k] : stops[k]], projections, tuples, scores_of, products)
+        for first in range(0, (after - k) * m, AT_ONCE):
+            width = min(AT_ONCE, (after - k) * m - first)
+            furthest = 0.0
+            for j in range(width):
+                own = points[k + (first + j) // m if points.shape[0] > 1 else 0, (first + j) % m]
+                squares = 0.0
+                for a in range(d):
+                    at[a, j] = own[a]
+                    squares += own[a] * own[a]
+                furthest = max(furthest, squares)
+            safe = longest_score * furthest < SAFE_EXPONENT**2
+            for i in range(n):
+                of_row = weight[i * n_pairs : (i + 1) * n_pairs]
+                _pair_weights(scores_of[i], at, width, safe, share, total, of_row)
+            entries = np.dot(products[: n * n_pairs].T, weight[: n * n_pairs])
+            for j in range(width):
+                target = out[k + (first + j) // m, (first + j) % m]
+                for q in range(scatter.size):
+                    target[q] = entries[scatter[q], j]
+        k = after
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
-def _sums_of_products(weight, products, count, entries):
-    """entries_t = sum_i weight_i products_ti, three at a time, so that weights are read less often."""
-    n_tuples = entries.size
-    for t in range(0, n_tuples - 2, 3):
-        one, two, three = products[t], products[t + 1], products[t + 2]
-        first = second = third = 0.0
-        for i in range(count):
-            first += weight[i] * one[i]
-            second += weight[i] * two[i]
-            third += weight[i] * three[i]
-        entries[t], entries[t + 1], entries[t + 2] = first, second, third
-    for t in range(n_tuples // 3 * 3, n_tuples):
-        own, total = products[t], 0.0
-        for i in range(count):
-            total += weight[i] * own[i]
-        entries[t] = total
+@_by_points
+def _prepare_pairs(rows, projections, tuples, scores_of, products):
+    """l_b - l_0 of each row and class, and the entries of (l_b - l_c)(l_b - l_c)' / n for its pairs b > c.
 
-
-@njit(cache=True, nogil=True, fastmath=_FAST)
-def _multiply_pairs(columns, tuples, n_classes, n, factor, products):
-    """Entries of (l_b - l_c)(l_b - l_c)' times ``factor``, for b > c, a row of ``products`` for each."""
-    for t in range(tuples.shape[0]):
-        first, second = columns[tuples[t, 0]], columns[tuples[t, 1]]
-        at = 0
-        for b in range(n_classes):
+    Returns the largest squared length of an l_b - l_0.
+    """
+    n, d = rows.shape
+    n_classes = projections.shape[0]
+    largest, difference, place = 0.0, np.empty(d), 0
+    for i in range(n):
+        for b in range(1, n_classes):
+            squares = 0.0
+            for a in range(d):
+                score = 0.0
+                for e in range(d):
+                    score += (projections[b, a, e] - projections[0, a, e]) * rows[i, e]
+                scores_of[i, b - 1, a] = score
+                squares += score * score
+            largest = max(largest, squares)
             for c in range(b):
-                for i in range(n):
-                    one, other = b * n + i, c * n + i
-                    products[t, at + i] = factor * (first[one] - first[other]) * (second[one] - second[other])
-                at += n
+                for a in range(d):
+                    difference[a] = scores_of[i, b - 1, a] - (scores_of[i, c - 1, a] if c > 0 else 0.0)
+                for t in range(tuples.shape[0]):
+                    products[place, t] = difference[tuples[t, 0]] * difference[tuples[t, 1]] / n
+                place += 1
+    return largest
+
+
+@_by_points
+def _pair_weights(scores_of, at, width, safe, share, total, weight):
+    """p_b p_c of one row for its pairs b > c, (pairs, width), at points ``at`` (d, width).
+
+    ``share`` and ``total`` are scratch.  Unless the exponentials are ``safe``, the largest score of a point
+    is taken off first.
+    """
+    n_classes = share.shape[0]
+    for j in range(width):
+        share[0, j] = 0.0
+        total[j] = 0.0
+    for b in range(1, n_classes):
+        own, of_class = share[b], scores_of[b - 1]
+        first, coordinate = of_class[0], at[0]
+        for j in range(width):
+            own[j] = first * coordinate[j]
+        for a in range(1, at.shape[0]):
+            factor, other = of_class[a], at[a]
+            for j in range(width):
+                own[j] += factor * other[j]
+    if not safe:
+        for b in range(1, n_classes):
+            own = share[b]
+            for j in range(width):
+                total[j] = max(total[j], own[j])
+        for b in range(n_classes):
+            own = share[b]
+            for j in range(width):
+                own[j] -= total[j]
+        total[:width] = 0.0
+    for b in range(n_classes):
+        own = share[b]
+        if b == 0 and safe:
+            own[:width] = 1.0
+        else:
+            for j in range(width):
+                own[j] = exp(own[j])
+        for j in range(width):
+            total[j] += own[j]
+    for j in range(width):
+        inverse = 1.0 / total[j]
+        total[j] = inverse * inverse
+    pair = 0
+    for b in range(1, n_classes):
+        one = share[b]
+        for c in range(b):
+            other, both = share[c], weight[pair]
+            for j in range(width):
+                both[j] = one[j] * other[j] * total[j]
+            pair += 1

@@ -83,8 +83,8 @@ class FunctionGaussian:
             unit = unit[..., None] * np.eye(self.dimension)
         return unit * self.n.reshape(-1, *[1] * (unit.ndim - 1))
 
-    def _smoothed_precision(self, points: Array) -> Array:
-        precision = self._precision(points)
+    def _smooth(self, precision: Array) -> Array:
+        """The precisions of the reports as components N(a, spread) see them."""
         if self.spread is None:
             return precision
         if self._diagonal:
@@ -127,18 +127,17 @@ class FunctionGaussian:
             out[rows] = self.take(rows)._log_density(atoms[None])
         return out
 
-    def _log_density(self, points: Array) -> Array:
-        """l_k at ``points`` (1 or K, m, d): (K, m)."""
+    def _log_density(self, points: Array, precision: Array | None = None) -> Array:
+        """l_k at ``points`` (1 or K, m, d): (K, m); ``precision`` there, where it is known already."""
+        precision = self._precision(points) if precision is None else precision
         difference = self.estimates[:, None, :] - points
         if self._diagonal:
-            precision = self._smoothed_precision(points)
-            informative = precision > 0
-            logs = np.log(np.where(informative, precision, 2 * np.pi)) - LOG_2PI
-            return 0.5 * (logs - precision * difference**2).sum(-1)
+            smoothed = self._smooth(precision)
+            logs = np.log(np.where(smoothed > 0, smoothed, 2 * np.pi)) - LOG_2PI
+            return 0.5 * (logs - smoothed * difference**2).sum(-1)
         from vaneb.likelihood.kernels import log_density_pairs
 
         d = self.dimension
-        precision = self._precision(points)
         out = np.empty(precision.shape[:2])
         log_density_pairs(
             np.ascontiguousarray(difference).reshape(-1, d),
@@ -153,74 +152,70 @@ class FunctionGaussian:
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
-        floor = SKIP - np.log(self.n_clients)
-        if not self._compiled:
-            return self._ascent_by_pairs(atoms, log_weights, floor, frozen, curvature)
-        total, left = self._ascent_by_strips(
-            atoms, lambda rows, _: log_weights[rows], floor, frozen, curvature
-        )
-        for part in left:
-            own = self.take(part)._ascent_by_pairs(atoms, log_weights[part], floor, frozen, curvature)
-            total = total.plus(own)
-        return total
+        return self._ascent(atoms, lambda rows, _: log_weights[rows], frozen, curvature)
 
     def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
         """``seam.OnePass``: here a precision at an atom is what costs."""
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
-        floor = SKIP - np.log(self.n_clients)
         density = np.empty(self.n_clients)
 
         def weigh(rows: Rows, log_likelihood: Array) -> Array:
             density[rows] = np.logaddexp.reduce(log_likelihood + log_prior[:, None], axis=0)
             return -np.log(self.n_clients) - density[rows]
 
-        if not self._compiled:
-            log_weights = weigh(slice(None), self._log_likelihood_by_pairs(atoms).T)
-            return density, self._ascent_by_pairs(atoms, log_weights, floor, True, False)
-        total, left = self._ascent_by_strips(atoms, weigh, floor, True, False)
-        for part in left:
-            clients = self.take(part)
-            log_weights = weigh(part, clients._log_likelihood_by_pairs(atoms).T)
-            total = total.plus(clients._ascent_by_pairs(atoms, log_weights, floor, True, False))
-        return density, total
+        return density, self._ascent(atoms, weigh, True, False)
 
-    def _ascent_by_strips(
-        self, atoms: Array, weigh: Weigh, floor: float, frozen: bool, curvature: bool
-    ) -> tuple[Ascent, list[Rows]]:
-        """Sums over clients, and the rows of those that are left out."""
+    def _ascent(self, atoms: Array, weigh: Weigh, frozen: bool, curvature: bool) -> Ascent:
+        everyone, floor = np.arange(self.n_clients), SKIP - np.log(self.n_clients)
+        if not self._compiled:
+            return self._ascent_by_pairs(atoms, everyone, weigh, floor, frozen, curvature)
         sums, left = function_strips.ascent(
             self._strips, atoms, self._spread, weigh, floor, frozen=frozen, curvature=curvature
         )
         outer = mirror(sums.outer) if curvature else None
-        return Ascent(sums.value, sums.gradient, outer, mirror(sums.information)), left
+        total = Ascent(sums.value, sums.gradient, outer, mirror(sums.information))
+        for part in left:
+            total = total.plus(self._ascent_by_pairs(atoms, everyone[part], weigh, floor, frozen, curvature))
+        return total
 
     def _ascent_by_pairs(
-        self, atoms: Array, log_weights: Array, floor: float, frozen: bool, curvature: bool
+        self,
+        atoms: Array,
+        clients: NDArray[np.intp],
+        weigh: Weigh,
+        floor: float,
+        frozen: bool,
+        curvature: bool,
     ) -> Ascent:
+        """Sums over ``clients``, with precisions of any rank."""
         m, d = atoms.shape
         value, gradient = np.zeros(m), np.zeros((m, d))
         outer = np.zeros((m, d, d)) if curvature else None
         information = np.zeros((m, d) if self._diagonal and frozen else (m, d, d))
-        for rows in self._blocks(m * d):
-            block = self.take(rows)
-            log_share = block._log_density(atoms[None]) + log_weights[rows, None]
+        own = self.take(clients)
+        for rows in own._blocks(m * d):
+            block = own.take(rows)
+            precision = block._precision(atoms[None])
+            log_share = block._log_density(atoms[None], precision)
+            log_share += weigh(clients[rows], log_share.T)[:, None]
             client, atom = np.nonzero(log_share > floor)
             share = np.exp(log_share[client, atom])
-            score, expected = block.take(client)._score(atoms[atom][:, None, :], frozen)
+            score, expected = block.take(client)._score(
+                atoms[atom][:, None, :], precision[client, atom], frozen
+            )
             value += np.bincount(atom, share, m)
-            np.add.at(gradient, atom, share[:, None] * score)
-            np.add.at(information, atom, share.reshape(-1, *[1] * (expected.ndim - 1)) * expected)
+            gradient += _sums_by_atom(atom, share, score, m)
+            information += _sums_by_atom(atom, share, expected, m)
             if outer is not None:
-                np.add.at(outer, atom, share[:, None, None] * score[:, :, None] * score[:, None, :])
+                outer += _sums_by_atom(atom, share, score[:, :, None] * score[:, None, :], m)
         return Ascent(value, gradient, outer, information)
 
-    def _score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
-        """Score and expected information of each client at its own point (K, 1, d)."""
+    def _score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
+        """Score and expected information of each client at its own point (K, 1, d), its precision there."""
         score = self._diagonal_score if self._diagonal else self._full_score
-        return score(points, frozen)
+        return score(points, precision, frozen)
 
-    def _diagonal_score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
-        precision = self._precision(points)[:, 0]
+    def _diagonal_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
         spread = np.zeros(self.dimension) if self.spread is None else np.diagonal(self.spread)
         smoothed = precision / (1 + precision * spread)
         difference = self.estimates - points[:, 0]
@@ -236,10 +231,9 @@ class FunctionGaussian:
         expected += smoothed[:, :, None] * np.eye(self.dimension)
         return score, expected
 
-    def _full_score(self, points: Array, frozen: bool) -> tuple[Array, Array]:
+    def _full_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
         d = self.dimension
-        precision = self._precision(points)[:, 0]
-        smoothed = self._smoothed_precision(points)[:, 0]
+        smoothed = self._smooth(precision[:, None])[:, 0]
         difference = self.estimates - points[:, 0]
         weighted = np.einsum("kil,kl->ki", smoothed, difference)
         if frozen:
@@ -270,7 +264,7 @@ class FunctionGaussian:
         d = self.dimension
         if self.spread is None:
             return Components(atoms[None], np.zeros((1, 1, d, d)))
-        precision = self._smoothed_precision(atoms[None])
+        precision = self._smooth(self._precision(atoms[None]))
         difference = self.estimates[:, None, :] - atoms
         if self._diagonal:
             precision = precision[..., None] * np.eye(d)
@@ -294,3 +288,11 @@ class FunctionGaussian:
 
     def local_precision(self) -> Array:
         return replace(self, spread=None)._precision(self.estimates[:, None, :])[:, 0]
+
+
+def _sums_by_atom(atom: NDArray[np.intp], share: Array, values: Array, m: int) -> Array:
+    """sum of share times values, (pairs, ...), over the pairs of each of m atoms: (m, ...)."""
+    sums = np.empty((m, *values.shape[1:]))
+    for place in np.ndindex(*values.shape[1:]):
+        sums[:, *place] = np.bincount(atom, share * values[:, *place], m)
+    return sums

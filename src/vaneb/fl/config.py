@@ -251,7 +251,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "learning_rate": 0.1,
         },
         "fine_tuning": {"epochs": 5},
-        "vaneb": {"damping": 0.01, "iterations": 5, "prior_count": 200},
+        "vaneb": {"damping": 0.01, "iterations": 5, "prior_count": 10},
         "options": {"lg_fedavg": {"rounds": 100}, "scaffold": {"learning_rate": 0.03}},
     },
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -324,6 +326,21 @@ def test_two_groups_of_clients_are_found():
         error, error_before = ((x - centres[group]) ** 2 for x in (found.means, heads))
         assert error.mean() < error_before.mean() / 2
         np.testing.assert_allclose(found.responsibilities.sum(1), 1)
+
+
+@pytest.mark.parametrize("rule", ["direct", "coordinate"])
+def test_the_empirical_bayes_step_takes_memory_of_the_order_of_the_reports(rule):
+    """d may be the number of weights of a network: a d x d matrix for an atom is out of the question."""
+    rng = np.random.default_rng(2)
+    for d in (20, 3000):  # what is compiled or imported is, in the first
+        heads, variances = rng.standard_normal((10, d)), rng.uniform(0.5, 2.0, (10, d))
+        tracemalloc.start()
+        try:
+            shrink_heads(heads, variances, np.full(10, 30.0), rule, iterations=2, rng=rng)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 30 * heads.nbytes < d * d * 8 / 5
 
 
 def test_a_smooth_prior_leaves_clients_the_rows_they_know():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -204,11 +205,41 @@ def test_information_is_the_expected_square_of_the_score(case: Case) -> None:
     assert_allclose(sums.outer, as_matrices(sums.information), rtol=1e-7, atol=1e-8)
 
 
-def test_without_curvature_the_rest_is_the_same(case: Case) -> None:
-    whole, part = (case.likelihood.ascent(ATOMS, LOG_WEIGHTS, curvature=c) for c in (True, False))
+@pytest.mark.parametrize("frozen", [False, True])
+def test_without_curvature_the_rest_is_the_same(case: Case, frozen: bool) -> None:
+    whole, part = (
+        case.likelihood.ascent(ATOMS, LOG_WEIGHTS, frozen=frozen, curvature=c) for c in (True, False)
+    )
     assert part.outer is None
     for name in ("value", "gradient", "information"):
         assert_allclose(getattr(part, name), getattr(whole, name), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["constant-diagonal", "shared"])
+def test_a_step_of_pseudo_em_makes_no_matrix_of_the_parameters(name: str) -> None:
+    """With as many parameters as a network has, d x d numbers do not fit, for one atom or for many."""
+    clients, d = 10, 2000
+    rng = np.random.default_rng(4)
+    estimates = 1.5 + 0.4 * rng.normal(size=(clients, d))
+    covariance = {
+        "constant-diagonal": ConstantDiagonal(np.ones((clients, d))),
+        "shared": QuadraticVariance.negative_binomial(2.0, d, clients),
+    }[name]
+    likelihood = gaussian_likelihood(estimates, np.full(clients, 5.0), covariance)
+
+    def step() -> None:
+        own = likelihood.log_likelihood(estimates)
+        likelihood.ascent(estimates, -own.max(axis=1), frozen=True, curvature=False)
+        likelihood.peak()
+
+    step()  # compiles, and makes what is kept
+    tracemalloc.start()
+    try:
+        step()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * estimates.nbytes < d * d * 8
 
 
 def test_taking_clients_is_taking_rows(case: Case) -> None:

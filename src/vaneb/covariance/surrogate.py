@@ -141,5 +141,7 @@ def _horner(coefficients: Array, x: Array) -> Array:
     """sum_q coefficients_q x^q, coefficients (terms, d), x (..., d)."""
     value = np.zeros_like(x)
     for column in coefficients[::-1]:
-        value = value * x + column
+        # In place: x may have as many numbers as a network has weights, for each of many atoms.
+        value *= x
+        value += column
     return value

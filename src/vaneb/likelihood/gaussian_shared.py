@@ -53,11 +53,13 @@ class SharedGaussian:
         order = neighbours_together(self.estimates)
         return order, np.ascontiguousarray(self.estimates[order].T), 1.0 / self.n[order]
 
-    def _variance(self, atoms: Array) -> tuple[Array, Array]:
-        """V (m, d) and dV_i / da_l (m, d, d) at the atoms."""
-        precision = self.covariance.shared_precision(atoms)
-        slope = -self.covariance.shared_precision_gradient(atoms) / precision[:, :, None] ** 2
-        return 1 / precision, slope
+    def _variance(self, points: Array) -> Array:
+        """V at points (m, d): (m, d)."""
+        return 1 / self.covariance.shared_precision(points)
+
+    def _slope(self, atoms: Array, variance: Array) -> Array:
+        """dV_i / da_l at the atoms: (m, d, d), not to be asked for where d may be the size of a network."""
+        return -self.covariance.shared_precision_gradient(atoms) * variance[:, :, None] ** 2
 
     def log_likelihood(self, atoms: Array) -> Array:
         from vaneb.likelihood.shared_kernels import log_likelihood_discrete, log_likelihood_shared
@@ -90,13 +92,22 @@ class SharedGaussian:
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
         from vaneb.likelihood.kernels import SKIP
-        from vaneb.likelihood.shared_kernels import ascent_shared
+        from vaneb.likelihood.shared_kernels import ascent_frozen, ascent_shared
 
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
-        variance, slope = self._variance(atoms)
+        variance = self._variance(atoms)
         order, x_t, inverse_n = self._clients_last
         constant, spread = (self._constant + log_weights)[order], self._spread
         floor = SKIP - np.log(self.n_clients)
+        if frozen and not curvature:
+            value, gradient, precision = sum_blocks(
+                lambda rows: ascent_frozen(
+                    x_t[:, rows], inverse_n[rows], constant[rows], variance, spread, floor, atoms
+                ),
+                self.n_clients,
+            )
+            return Ascent(value, gradient, None, precision)
+        slope = np.empty((0, 0, 0)) if frozen else self._slope(atoms, variance)
 
         def block(rows: slice) -> tuple[Array, ...]:
             return ascent_shared(
@@ -148,7 +159,7 @@ class SharedGaussian:
         return replace(self, spread=spread)
 
     def peak(self) -> Array:
-        variance = self._variance(self.estimates)[0] / self.n[:, None] + self._spread
+        variance = self._variance(self.estimates) / self.n[:, None] + self._spread
         return -0.5 * np.log(variance).sum(axis=1) + self._constant
 
     def local_estimates(self) -> Array:

@@ -89,7 +89,8 @@ def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
     information = np.zeros((m, d))
     outer = np.zeros((m if curvature else 0, d, d))
     share = np.empty(STRIP)
-    score = np.empty((d, STRIP))
+    # With very many parameters and few clients, a whole strip would be larger than all reports together.
+    score = np.empty((d, min(STRIP, n_clients)))
     for start in range(0, n_clients, STRIP):
         count = min(STRIP, n_clients - start)
         for j in range(m):

@@ -5,7 +5,7 @@ estimate.  Laid out as in ``kernels``.  The logarithm of a product of variances 
 coordinates, which keeps the product in range.
 
 Shapes: x_t (d, K), inverse_n (K,), constant (K,), atoms (m, d), variance (m, d), slope (m, d, d) with
-slope[j, i, l] = dV_i / da_l at atom j, spread (d,).
+slope[j, i, l] = dV_i / da_l at atom j (empty where nothing asks for it), spread (d,).
 """
 
 from __future__ import annotations
@@ -69,6 +69,61 @@ def log_likelihood_shared(x, inverse_n, constant, variance_t, spread, atoms_t, o
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
+def ascent_frozen(x_t, inverse_n, constant, variance, spread, floor, atoms):
+    """Value, gradient and sum r / var of ``ascent_shared`` with the frozen score, and no more than these.
+
+    Nothing about a coordinate is kept between finding r and summing: d may be the number of weights of a
+    network, and then dividing once more is cheaper than memory.
+    """
+    d, n_clients = x_t.shape
+    m = atoms.shape[0]
+    value = np.zeros(m)
+    gradient = np.zeros((m, d))
+    precision_sum = np.zeros((m, d))
+    share = np.empty(STRIP)
+    product = np.empty(STRIP)
+    for start in range(0, n_clients, STRIP):
+        count = min(STRIP, n_clients - start)
+        for j in range(m):
+            for k in range(count):
+                share[k] = constant[start + k]
+                product[k] = 1.0
+            for i in range(d):
+                a, v, add = atoms[j, i], variance[j, i], spread[i]
+                for k in range(count):
+                    t = x_t[i, start + k] - a
+                    w = v * inverse_n[start + k] + add
+                    share[k] -= 0.5 * t * t / w
+                    product[k] *= w
+                if i % EVERY == EVERY - 1:
+                    _subtract_half_logs(share, product, count)
+                    for k in range(count):
+                        product[k] = 1.0
+            _subtract_half_logs(share, product, count)
+            top = share[0]
+            for k in range(count):
+                top = max(top, share[k])
+            if top < floor:
+                continue
+            exponentials(share, count, share)
+            total = 0.0
+            for k in range(count):
+                total += share[k]
+            value[j] += total
+            for i in range(d):
+                a, v, add = atoms[j, i], variance[j, i], spread[i]
+                climb = 0.0
+                weight = 0.0
+                for k in range(count):
+                    r = share[k] / (v * inverse_n[start + k] + add)
+                    climb += r * (x_t[i, start + k] - a)
+                    weight += r
+                gradient[j, i] += climb
+                precision_sum[j, i] += weight
+    return value, gradient, precision_sum
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
 def ascent_shared(x_t, inverse_n, constant, variance, slope, spread, floor, atoms, frozen, curvature):
     """Sums over clients: value, gradient, outer (lower), sum r / var and sum r (1 / (n var))^2.
 
@@ -82,12 +137,14 @@ def ascent_shared(x_t, inverse_n, constant, variance, slope, spread, floor, atom
     outer = np.zeros((m if curvature else 0, d, d))
     precision_sum = np.zeros((m, d))
     square_sum = np.zeros((m, d))
-    share = np.empty(STRIP)
-    product = np.empty(STRIP)
-    pull = np.empty((d, STRIP))
-    scaled = np.empty((d, STRIP))
-    surplus = np.empty((d, STRIP))
-    precision = np.empty((d, STRIP))
+    # With very many parameters and few clients, a whole strip would be larger than all reports together.
+    width = min(STRIP, n_clients)
+    share = np.empty(width)
+    product = np.empty(width)
+    pull = np.empty((d, width))
+    scaled = np.empty((d, width))
+    surplus = np.empty((d, width))
+    precision = np.empty((d, width))
     for start in range(0, n_clients, STRIP):
         count = min(STRIP, n_clients - start)
         for j in range(m):

@@ -63,7 +63,7 @@ def test_parameter_variances_are_the_diagonal_of_the_inverse(monkeypatch, rows_p
     """Whether all per-sample gradients fit in memory or are made block by block."""
     network, data = tiny_network(), tiny_client(0)
     size = sum(value.numel() for value in network.tensors.values())
-    monkeypatch.setattr(head_covariance, "GRADIENT_BYTES", 8 * size * rows_per_block)
+    monkeypatch.setattr(head_covariance, "GRADIENT_BYTES", 4 * size * rows_per_block)
     gradients = []
     for i in range(len(data)):
         loss = functional.cross_entropy(network.module(data.images[i : i + 1]), data.labels[i : i + 1])
@@ -72,6 +72,19 @@ def test_parameter_variances_are_the_diagonal_of_the_inverse(monkeypatch, rows_p
     found = parameter_variances(network, data, 0.1)
     flat = torch.cat([found[name].flatten() for name in network.trainable_names])
     torch.testing.assert_close(flat, dense(torch.stack(gradients), 0.1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("columns", [1, 5, 1000])
+@pytest.mark.parametrize("rows_per_block", [100, 7, 1])
+def test_parameter_variances_do_not_depend_on_the_blocks(monkeypatch, rows_per_block, columns):
+    network, data = tiny_network(), tiny_client(0, n=40)
+    size = sum(value.numel() for value in network.tensors.values())
+    whole = parameter_variances(network, data, 0.1)
+    monkeypatch.setattr(head_covariance, "GRADIENT_BYTES", 4 * size * rows_per_block)
+    monkeypatch.setattr(head_covariance, "COLUMNS", columns)
+    for name, part in parameter_variances(network, data, 0.1).items():
+        # Gradients are single precision, and torch may round them otherwise with other rows beside them.
+        torch.testing.assert_close(part, whole[name], rtol=1e-6, atol=0)
 
 
 def test_the_head_of_all_parameters_has_larger_variances():

@@ -15,8 +15,6 @@ appended) and residuals r_i = softmax - label, the gradient is r_i h_i' and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
@@ -28,6 +26,10 @@ from vaneb.fl.training import check_positive
 
 #: Bytes that a block of per-sample gradients may take.
 GRADIENT_BYTES = 256 << 20
+#: Rows whose gradients torch makes in one go, and parameters whose gradients are doubles at a time: pieces
+#: that are small enough for memory to be used again instead of being asked for anew.
+ROWS_AT_ONCE = 16
+COLUMNS = 1 << 15
 
 
 def head_variances(residuals: Tensor, seen: Tensor, damping: float) -> Tensor:
@@ -73,41 +75,100 @@ def _head_information(r: Tensor, h: Tensor) -> Tensor:
 def parameter_variances(network: Network, data: ClientData, damping: float) -> dict[str, Tensor]:
     """Sigma of every trainable parameter of a network at its present values, by name (float64).
 
-    Per-sample gradients are made in blocks of rows; a block is made again rather than kept when all of
-    them would not fit in ``GRADIENT_BYTES``.
+    Per-sample gradients are made in blocks of rows, and made again rather than kept where all of them would
+    not fit in ``GRADIENT_BYTES``; three times that is what this takes at most, besides a few megabytes and
+    the Gram matrix.
     """
     check_positive(damping=damping)
-    block_gradients, size = _per_sample_gradients(network, data)
-    n = len(data)
-    rows = max(1, min(n, GRADIENT_BYTES // (8 * size)))
-    blocks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
-    kept = {0: block_gradients(blocks[0])} if len(blocks) == 1 else {}
-
-    def block(index: int) -> Tensor:
-        return kept[index] if index in kept else block_gradients(blocks[index])
-
-    gram = torch.empty(n, n, dtype=torch.float64)
-    for i, left_rows in enumerate(blocks):
-        left = block(i)
-        for j in range(i + 1):
-            product = left @ (left if i == j else block(j)).T
-            gram[left_rows, blocks[j]] = product
-            gram[blocks[j], left_rows] = product.T
-    inverse_factor = torch.linalg.solve_triangular(
-        _factor(gram, damping), torch.eye(n, dtype=torch.float64), upper=False
+    gradients = _PerSampleGradients(network, data)
+    factor = _factor(_gram_matrix(gradients), damping)
+    identity = torch.eye(len(data), dtype=torch.float64)
+    flat = _variances(
+        _explained(gradients, torch.linalg.solve_triangular(factor, identity, upper=False)), damping
     )
-    explained = torch.zeros(size, dtype=torch.float64)
-    for i, out_rows in enumerate(blocks):
-        # Rows of L^{-1} G; L is lower triangular, so only blocks up to i enter.
-        whitened = sum(inverse_factor[out_rows, blocks[j]] @ block(j) for j in range(i + 1))
-        explained += whitened.square().sum(0)  # type: ignore[union-attr]
-    flat = _variances(explained, damping)
     moving = [network.tensors[name] for name in network.trainable_names]
     parts = flat.split([value.numel() for value in moving])
     return {
         name: part.reshape(value.shape)
         for name, part, value in zip(network.trainable_names, parts, moving, strict=True)
     }
+
+
+class _PerSampleGradients:
+    """G (n, d) in blocks of rows.  In the network's precision, in which the gradients are made."""
+
+    def __init__(self, network: Network, data: ClientData) -> None:
+        network.module.eval()
+        self._data = data
+        self._moving = {name: network.tensors[name].detach() for name in network.trainable_names}
+
+        def loss(params: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+            scores = functional_call(network.module, params, (image.unsqueeze(0),))
+            return functional.cross_entropy(scores, label.unsqueeze(0))
+
+        self._each = vmap(grad(loss), in_dims=(None, 0, 0))
+        self.size = sum(value.numel() for value in self._moving.values())
+        self._like = next(iter(self._moving.values()))
+        rows = max(1, min(len(data), GRADIENT_BYTES // (self._like.element_size() * self.size)))
+        self.blocks = [slice(start, min(start + rows, len(data))) for start in range(0, len(data), rows)]
+        self.columns = [
+            slice(start, min(start + COLUMNS, self.size)) for start in range(0, self.size, COLUMNS)
+        ]
+        self._kept: tuple[slice, Tensor] | None = None
+
+    def kept(self, rows: slice) -> Tensor:
+        """Gradients of a block, in memory that the next call writes over."""
+        if self._kept is None:
+            self._kept = rows, self.fresh(rows)
+        elif self._kept[0] != rows:
+            self._kept = rows, self.fresh(rows, self._kept[1])
+        return self._kept[1][: rows.stop - rows.start]
+
+    def fresh(self, rows: slice, out: Tensor | None = None) -> Tensor:
+        """Gradients of a block, written to ``out`` (at least as many rows) if it is given."""
+        count = rows.stop - rows.start
+        out = self._like.new_empty(count, self.size) if out is None else out
+        for start in range(0, count, ROWS_AT_ONCE):
+            stop = min(start + ROWS_AT_ONCE, count)
+            some = slice(rows.start + start, rows.start + stop)
+            parts = self._each(self._moving, self._data.images[some].contiguous(), self._data.labels[some])
+            torch.cat([parts[name].flatten(1) for name in self._moving], dim=1, out=out[start:stop])
+        return out
+
+
+def _gram_matrix(gradients: _PerSampleGradients) -> Tensor:
+    """G G', (n, n)."""
+    n = gradients.blocks[-1].stop
+    gram = torch.zeros(n, n, dtype=torch.float64)
+    other: Tensor | None = None
+    for i, left_rows in enumerate(gradients.blocks):
+        left = gradients.kept(left_rows)
+        for right_rows in gradients.blocks[: i + 1]:
+            if right_rows == left_rows:
+                right = left
+            else:
+                other = right = gradients.fresh(right_rows, other)
+            product = gram[left_rows, right_rows]
+            for columns in gradients.columns:
+                product += left[:, columns].to(torch.float64) @ right[:, columns].to(torch.float64).T
+            gram[right_rows, left_rows] = product.T.clone()
+    return gram
+
+
+def _explained(gradients: _PerSampleGradients, inverse_factor: Tensor) -> Tensor:
+    """Squared lengths of the columns of L^{-1} G, (d,): the diagonal of G' (n lambda I + G G')^{-1} G."""
+    explained = torch.zeros(gradients.size, dtype=torch.float64)
+    whitened = torch.empty(gradients.blocks[0].stop, gradients.size, dtype=torch.float64)
+    for i, out_rows in enumerate(gradients.blocks):
+        block_sum = whitened[: out_rows.stop - out_rows.start].zero_()
+        # L is lower triangular, so only blocks up to i enter.
+        for in_rows in gradients.blocks[: i + 1]:
+            block, weights = gradients.kept(in_rows), inverse_factor[out_rows, in_rows]
+            for columns in gradients.columns:
+                block_sum[:, columns] += weights @ block[:, columns].to(torch.float64)
+        for columns in gradients.columns:
+            explained[columns] += block_sum[:, columns].square().sum(0)
+    return explained
 
 
 def _factor(gram: Tensor, damping: float) -> Tensor:
@@ -120,21 +181,3 @@ def _factor(gram: Tensor, damping: float) -> Tensor:
 def _variances(explained: Tensor, damping: float) -> Tensor:
     """1/lambda (1 - explained); rounding must not take it to zero."""
     return (1 - explained).clamp(min=torch.finfo(torch.float64).eps) / damping
-
-
-def _per_sample_gradients(network: Network, data: ClientData) -> tuple[Callable[[slice], Tensor], int]:
-    """A function from rows to their gradients (rows, d) in float64, and d."""
-    network.module.eval()
-    moving = {name: network.tensors[name].detach() for name in network.trainable_names}
-
-    def loss(params: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-        scores = functional_call(network.module, params, (image.unsqueeze(0),))
-        return functional.cross_entropy(scores, label.unsqueeze(0))
-
-    each = vmap(grad(loss), in_dims=(None, 0, 0))
-
-    def block(rows: slice) -> Tensor:
-        parts = each(moving, data.images[rows].contiguous(), data.labels[rows])
-        return torch.cat([parts[name].flatten(1) for name in moving], dim=1).to(torch.float64)
-
-    return block, sum(value.numel() for value in moving.values())

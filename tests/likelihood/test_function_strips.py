@@ -19,7 +19,7 @@ D = 3
 def test_compiled_strips_agree_with_single_pairs(
     kind: str, atoms_at_once: int, spread: np.ndarray | None, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300 clients in three strips, one of them, or two, with clients of fewer rows than parameters."""
+    """300 clients in three strips, two of which have a client of fewer rows than parameters."""
     monkeypatch.setattr(function_strips, "WIDE_STRIP", 128)
     monkeypatch.setattr(function_strips, "MOST_NUMBERS", atoms_at_once * D**2 * 128)
     rng = np.random.default_rng(21)
@@ -38,7 +38,8 @@ def test_compiled_strips_agree_with_single_pairs(
     )
     atoms = rng.normal(size=(7, D))
     logs = likelihood.log_likelihood(atoms)
-    assert_allclose(logs, likelihood._log_likelihood_by_pairs(atoms), rtol=1e-10, atol=1e-10)
+    # Nearly singular precisions cost digits of log-likelihoods in the millions.
+    assert_allclose(logs, likelihood._log_likelihood_by_pairs(atoms), rtol=1e-9, atol=1e-10)
     log_weights = -logs.max(axis=1) - np.log(clients)
     got = likelihood.ascent(atoms, log_weights, frozen=frozen)
     everyone = np.arange(likelihood.n_clients)

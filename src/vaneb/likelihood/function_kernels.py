@@ -17,8 +17,11 @@ the smoothed report has precision Q = F'F, and its log density, exact score and 
 No two large numbers are subtracted anywhere.  The *frozen* score and information keep the first terms only.
 
 Shapes: x_t (d, S), n (S,), atoms (m, d), precision (m, d, d, S), gradient (m, d, d, d, S) with the coordinate
-of theta on the fourth axis, spread (d, d), or (0, 0) for none.  All precisions must be of full rank:
-``density`` counts those that are not.
+of theta on the fourth axis, spread (d, d), or (0, 0) for none.
+
+A precision that is not of full rank has zero columns in L.  Then F, and what is made of it alone, is right;
+log det L and G are not: ``density`` says which log-likelihoods are missing, and ``add_strip`` needs full
+rank unless the score is frozen.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ import numpy as np
 from numba import njit
 
 from vaneb.likelihood.kernels import REORDER
+from vaneb.semidefinite import RANK_TOLERANCE
 from vaneb.vector_math import exponentials, log
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-#: Pivots are kept above this, so that a strip with a singular client stays finite for the others.
+#: Pivots are kept above this, so that their roots can be divided by.
 SMALLEST = 1e-280
 
 
@@ -44,7 +48,10 @@ def _add_logs(numbers, factor, total):
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
 def _factor(matrix, scale, tolerance, lower, inverse):
-    """Cholesky factors of scale_k * matrix_k, and 1 / their diagonals; how many are not of full rank."""
+    """Cholesky factors of scale_k * matrix_k, and 1 / their diagonals; how many pivots carry no information.
+
+    Such a pivot, at most ``tolerance`` times its diagonal entry, leaves a column of zeros and zero for 1 / 0.
+    """
     d, count = matrix.shape[0], matrix.shape[2]
     deficient = 0
     for i in range(d):
@@ -60,10 +67,11 @@ def _factor(matrix, scale, tolerance, lower, inverse):
                     entry[k] *= inverse[h, k]
         pivot = lower[i, i]
         for k in range(count):
-            deficient += not (pivot[k] > tolerance * scale[k] * matrix[i, i, k])
-        for k in range(count):
-            pivot[k] = math.sqrt(max(pivot[k], SMALLEST))
-            inverse[i, k] = 1.0 / pivot[k]
+            known = pivot[k] > tolerance * scale[k] * matrix[i, i, k]
+            root = math.sqrt(max(pivot[k], SMALLEST))
+            pivot[k] = root if known else 0.0
+            inverse[i, k] = 1.0 / root if known else 0.0
+            deficient += not known
     return deficient
 
 
@@ -103,8 +111,8 @@ def _solve_lower(lower, inverse, right):
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
-def density(x_t, n, atoms, precision, spread, tolerance, out):
-    """out[j, k] = l_k(a_j); returns how many precisions are not of full rank."""
+def density(x_t, n, atoms, precision, spread, out):
+    """out[j, k] = l_k(a_j), NaN where the precision is not of full rank; whether there are such pairs."""
     m, d = atoms.shape
     count = len(n)
     smooth = len(spread) > 0
@@ -112,10 +120,10 @@ def density(x_t, n, atoms, precision, spread, tolerance, out):
     product, inner, inner_lower = np.empty((3, d, d, count))
     inner_inverse, ones = np.empty((d, count)), np.ones(count)
     y = np.empty((d, count))
-    deficient = 0
+    missing = False
     for j in range(m):
         row = out[j]
-        deficient += _factor(precision[j], n, tolerance, lower, inverse)
+        deficient = _factor(precision[j], n, RANK_TOLERANCE, lower, inverse)
         y[:] = 0.0
         for i in range(d):
             for c in range(i + 1):
@@ -133,7 +141,48 @@ def density(x_t, n, atoms, precision, spread, tolerance, out):
         for i in range(d):
             for k in range(count):
                 row[k] -= 0.5 * y[i, k] * y[i, k]
-    return deficient
+        if deficient > 0:
+            missing = True
+            for i in range(d):
+                for k in range(count):
+                    if inverse[i, k] == 0.0:
+                        row[k] = np.nan
+    return missing
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
+def add_frozen(x_t, n, atoms, where, precision, share, value, climb, outer, information):
+    """As ``add_strip`` for the frozen score without a spread, P e with information P: of any rank."""
+    d, count = x_t.shape
+    score = np.empty((d, count))
+    for q in range(len(where)):
+        j, r = where[q], share[q]
+        exponentials(r, count, r)
+        total = 0.0
+        for k in range(count):
+            total += r[k]
+        value[j] += total
+        for i in range(d):
+            row = score[i]
+            row[:] = 0.0
+            for h in range(d):
+                for k in range(count):
+                    row[k] += precision[q, i, h, k] * (x_t[h, k] - atoms[q, h])
+            total = 0.0
+            for k in range(count):
+                row[k] *= n[k]
+                total += r[k] * row[k]
+            climb[j, i] += total
+            for h in range(i + 1):
+                total = 0.0
+                for k in range(count):
+                    total += r[k] * n[k] * precision[q, i, h, k]
+                information[j, i, h] += total
+                if len(outer) > 0:
+                    total = 0.0
+                    for k in range(count):
+                        total += r[k] * score[i, k] * score[h, k]
+                    outer[j, i, h] += total
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
@@ -157,7 +206,7 @@ def add_strip(x_t, n, atoms, where, precision, gradient, spread, share, value, c
     for q in range(len(where)):
         j, r = where[q], share[q]
         exponentials(r, count, r)
-        _factor(precision[q], n, 0.0, lower, inverse)
+        _factor(precision[q], n, RANK_TOLERANCE, lower, inverse)
         for i in range(d):
             for c in range(d):
                 g_rows[i, c, :] = 1.0 if c == i else 0.0

@@ -4,7 +4,7 @@ A strip is as many clients as fit into the first-level cache with all that the l
 are taken a few at a time, so that a strip's precisions at them are still in the second-level cache when the
 loop that needs them comes after the covariance function that wrote them.
 
-A strip in which some precision is not of full rank is left to the caller.
+Pairs whose precision is not of full rank get their log-likelihoods one by one, their scores from the caller.
 
 Where the covariance function takes far longer than everything else (sums over a client's rows), strips are
 wide, and derivatives are asked for those pairs of client and atom alone that matter.  Sums that need no
@@ -53,6 +53,16 @@ class Sums(NamedTuple):
     information: Array
 
 
+class Pairs(NamedTuple):
+    """Pairs of a strip's clients and atoms, with the logarithms of their r_kj."""
+
+    rows: Rows
+    client: NDArray[np.intp]
+    """Places in ``rows``."""
+    atom: NDArray[np.intp]
+    log_share: Array
+
+
 class Workspace:
     """Precisions (a, d, d, S), gradients (a, d, d, d, S) of a strip at a few atoms, written over and over."""
 
@@ -81,38 +91,56 @@ def strips(
     return out
 
 
-def _densities(strip: Strip, atoms: Array, spread: Array, space: Workspace, out: Array) -> bool:
-    """Write l_k(a_j) into ``out`` (m, S); whether all precisions were of full rank."""
+def _densities(
+    strip: Strip, atoms: Array, spread: Array, space: Workspace, out: Array
+) -> NDArray[np.bool_] | None:
+    """Write l_k(a_j) into ``out`` (m, S); which precisions are not of full rank, ``None`` if all are."""
     from vaneb.likelihood.function_kernels import density
 
+    singular: NDArray[np.bool_] | None = None
     step = len(space.precision)
     for start in range(0, len(atoms), step):
-        some = atoms[start : start + step]
+        some, logs = atoms[start : start + step], out[start : start + step]
         precision = space.precision[: len(some)]
         strip.covariance.write_clients_last(some, precision, None)
-        logs = out[start : start + step]
-        if density(strip.estimates, strip.n, some, precision, spread, RANK_TOLERANCE, logs):
-            return False
-    return True
+        if density(strip.estimates, strip.n, some, precision, spread, logs):
+            missing = np.isnan(logs)
+            logs[missing] = _singular_densities(strip, some, precision, spread, *np.nonzero(missing))
+            singular = np.zeros(out.shape, dtype=bool) if singular is None else singular
+            singular[start : start + step] = missing
+    return singular
 
 
-def log_likelihood(parts: list[Strip], atoms: Array, spread: Array, out: Array) -> list[Rows]:
-    """Fill ``out`` (K, m); returns the rows that are left to the caller."""
+def _singular_densities(
+    strip: Strip,
+    atoms: Array,
+    precision: Array,
+    spread: Array,
+    atom: NDArray[np.intp],
+    client: NDArray[np.intp],
+) -> Array:
+    """l_k(a_j) of single pairs; ``precision`` (m, d, d, S) at the ``atoms``."""
+    from vaneb.likelihood.kernels import log_density_pairs
 
-    def block(some: slice) -> list[Rows]:
-        left = []
+    out = np.empty(len(atom))
+    own = precision[atom, :, :, client] * strip.n[client, None, None]
+    log_density_pairs(strip.estimates[:, client].T - atoms[atom], own, spread, RANK_TOLERANCE, out)
+    return out
+
+
+def log_likelihood(parts: list[Strip], atoms: Array, spread: Array, out: Array) -> None:
+    """Fill ``out`` (K, m)."""
+
+    def block(some: slice) -> None:
         own = Workspace(0, atoms.shape[1])
         for strip in parts[some]:
             width = len(strip.n)
             own = own.of_width(width)
             values = np.empty((len(atoms), width))
-            if _densities(strip, atoms, spread, own, values):
-                out[strip.rows] = values.T
-            else:
-                left.append(strip.rows)
-        return left
+            _densities(strip, atoms, spread, own, values)
+            out[strip.rows] = values.T
 
-    return [rows for left in map_blocks(block, len(parts), STRIPS_AT_ONCE) for rows in left]
+    list(map_blocks(block, len(parts), STRIPS_AT_ONCE))
 
 
 def ascent(
@@ -124,14 +152,14 @@ def ascent(
     *,
     frozen: bool,
     curvature: bool,
-) -> tuple[Sums, list[Rows]]:
-    """Sums over clients at each atom, without the rows that are left to the caller.
+) -> tuple[Sums, list[Pairs]]:
+    """Sums over clients at each atom, without the pairs that are left to the caller.
 
     A strip whose shares are all below exp(``floor``) at an atom adds nothing there.
     """
     m, d = atoms.shape
 
-    def block(some: slice) -> tuple[Sums, list[Rows]]:
+    def block(some: slice) -> tuple[Sums, list[Pairs]]:
         left = []
         own = Workspace(0, d)
         total = Sums(
@@ -141,10 +169,12 @@ def ascent(
             width = len(strip.n)
             own = own.of_width(width)
             log_share = np.empty((m, width))
-            if not _densities(strip, atoms, spread, own, log_share):
-                left.append(strip.rows)
-                continue
+            singular = _densities(strip, atoms, spread, own, log_share)
             log_share += weigh(strip.rows, log_share)
+            if singular is not None and not frozen:
+                atom, client = np.nonzero(singular & (log_share > floor))
+                left.append(Pairs(strip.rows, client, atom, log_share[atom, client]))
+                log_share[singular] = -np.inf
             where = np.flatnonzero(log_share.max(axis=1) > floor)
             if strip.covariance.cheap:
                 _add(strip, atoms, where, spread, log_share, own, total, frozen)
@@ -158,7 +188,7 @@ def ascent(
     total = results[0][0]
     for part, _ in results[1:]:
         total = Sums(*(a + b for a, b in zip(total, part, strict=True)))
-    return total, [rows for _, left in results for rows in left]
+    return total, [pairs for _, left in results for pairs in left]
 
 
 def _add(
@@ -193,11 +223,16 @@ def _add_held(
     total: Sums,
 ) -> None:
     """As ``_add`` without derivatives, from the precisions at all atoms that ``space`` still holds."""
-    from vaneb.likelihood.function_kernels import add_strip
+    from vaneb.likelihood.function_kernels import add_frozen, add_strip
 
-    precision, gradient = space.precision[where], space.gradient[:0]
-    shares = log_share[where]
-    add_strip(strip.estimates, strip.n, atoms[where], where, precision, gradient, spread, shares, *total)
+    # What stands in a row is read where it is.
+    everywhere = len(where) == len(atoms)
+    precision = space.precision[: len(atoms)] if everywhere else space.precision[where]
+    own = strip.estimates, strip.n, atoms[where], where, precision
+    if len(spread) == 0:
+        add_frozen(*own, log_share[where], *total)
+    else:
+        add_strip(*own, space.gradient[:0], spread, log_share[where], *total)
 
 
 def _add_pairs(

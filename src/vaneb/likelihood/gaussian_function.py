@@ -22,6 +22,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import blocks
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
@@ -114,11 +115,9 @@ class FunctionGaussian:
     def log_likelihood(self, atoms: Array) -> Array:
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
         out = np.empty((self.n_clients, len(atoms)))
-        left: list[Rows] = [slice(None)]
-        if self._compiled:
-            left = function_strips.log_likelihood(self._cut(None), atoms, self._spread, out)
-        for part in left:
-            out[part] = self.take(part)._log_likelihood_by_pairs(atoms)
+        if not self._compiled:
+            return self._log_likelihood_by_pairs(atoms)
+        function_strips.log_likelihood(self._cut(None), atoms, self._spread, out)
         return out
 
     def _log_likelihood_by_pairs(self, atoms: Array) -> Array:
@@ -174,8 +173,13 @@ class FunctionGaussian:
         )
         outer = mirror(sums.outer) if curvature else None
         total = Ascent(sums.value, sums.gradient, outer, mirror(sums.information))
-        for part in left:
-            total = total.plus(self._ascent_by_pairs(atoms, everyone[part], weigh, floor, frozen, curvature))
+        for pairs in left:
+            clients = everyone[pairs.rows][pairs.client]
+            for some in blocks(len(clients), BLOCK // self.dimension**3):
+                own, atom, share = self.take(clients[some]), pairs.atom[some], np.exp(pairs.log_share[some])
+                points = atoms[atom][:, None, :]
+                scores = own._score(points, own._precision(points)[:, 0], frozen)
+                total = total.plus(_sums_of_pairs(atom, share, *scores, len(atoms), curvature))
         return total
 
     def _ascent_by_pairs(
@@ -189,9 +193,7 @@ class FunctionGaussian:
     ) -> Ascent:
         """Sums over ``clients``, with precisions of any rank."""
         m, d = atoms.shape
-        value, gradient = np.zeros(m), np.zeros((m, d))
-        outer = np.zeros((m, d, d)) if curvature else None
-        information = np.zeros((m, d) if self._diagonal and frozen else (m, d, d))
+        total: Ascent | None = None
         own = self.take(clients)
         for rows in own._blocks(m * d):
             block = own.take(rows)
@@ -203,12 +205,10 @@ class FunctionGaussian:
             score, expected = block.take(client)._score(
                 atoms[atom][:, None, :], precision[client, atom], frozen
             )
-            value += np.bincount(atom, share, m)
-            gradient += _sums_by_atom(atom, share, score, m)
-            information += _sums_by_atom(atom, share, expected, m)
-            if outer is not None:
-                outer += _sums_by_atom(atom, share, score[:, :, None] * score[:, None, :], m)
-        return Ascent(value, gradient, outer, information)
+            sums = _sums_of_pairs(atom, share, score, expected, m, curvature)
+            total = sums if total is None else total.plus(sums)
+        assert total is not None
+        return total
 
     def _score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
         """Score and expected information of each client at its own point (K, 1, d), its precision there."""
@@ -288,6 +288,16 @@ class FunctionGaussian:
 
     def local_precision(self) -> Array:
         return replace(self, spread=None)._precision(self.estimates[:, None, :])[:, 0]
+
+
+def _sums_of_pairs(
+    atom: NDArray[np.intp], share: Array, score: Array, information: Array, m: int, curvature: bool
+) -> Ascent:
+    """Sums at each of m atoms over pairs that have their share r, score and information given."""
+    value = np.asarray(np.bincount(atom, share, m), dtype=np.float64)
+    outer = _sums_by_atom(atom, share, score[:, :, None] * score[:, None, :], m) if curvature else None
+    gradient = _sums_by_atom(atom, share, score, m)
+    return Ascent(value, gradient, outer, _sums_by_atom(atom, share, information, m))
 
 
 def _sums_by_atom(atom: NDArray[np.intp], share: Array, values: Array, m: int) -> Array:

@@ -28,8 +28,8 @@ from vaneb.fl.training import check_positive
 GRADIENT_BYTES = 256 << 20
 #: Rows whose gradients torch makes in one go, and parameters whose gradients are doubles at a time: pieces
 #: that are small enough for memory to be used again instead of being asked for anew.
-ROWS_AT_ONCE = 16
-COLUMNS = 1 << 15
+ROWS_AT_ONCE = 8
+COLUMNS = 1 << 13
 
 
 def head_variances(residuals: Tensor, seen: Tensor, damping: float) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 
 from vaneb.errors import InvalidOption
 from vaneb.fl import algorithms
-from vaneb.fl.config import config_from
+from vaneb.fl.config import config_from, read_config
 from vaneb.fl.engine import Seat, Stage, participants
 from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.experiment import run_experiment
@@ -203,7 +203,7 @@ def test_a_huge_learning_rate_diverges_with_a_message(tmp_path):
 
 
 def test_an_error_in_a_worker_reaches_the_user(tmp_path):
-    config = small(methods=["ditto"], options={"ditto": {"batch_size": "many"}})
+    config = small(methods=["ditto"], options={"ditto": {"batch_size": 0}})
     with pytest.raises(TrainingFailed, match="failed in a worker process"):
         run_experiment(config, tmp_path, workers=1)
     config = small(methods=["ditto"], options={"ditto": {"strength": -1.0}})
@@ -333,6 +333,47 @@ def test_options_of_a_method_replace_those_of_its_last_stage():
     first, second = build_method("lg_fedavg", config).stages
     assert (second.rounds, second.options["learning_rate"]) == (7, 0.5)
     assert first.options["learning_rate"] == config.training.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"methods": 3}, "list of names"),
+        ({"methods": [3]}, "not a name"),
+        ({"seed": True}, "seed = True"),
+        ({"evaluate_every": True}, "evaluate_every = True"),
+        ({"options": 3}, r"\[options\] must be a section"),
+        ({"options": {"fedavg": 3}}, r"\[options.fedavg\]"),
+        ({"options": {"fedawg": {}}}, r"\[options.fedawg\]: no such method"),
+        ({"options": {"vaneb_ft": {}}}, "name one of its methods, vaneb_ft_direct"),
+        ({"options": {"fedavg": {"epochs": "x"}}}, r"\[options.fedavg\] epochs = 'x'"),
+        ({"options": {"fedavg": {"rounds": 1.5}}}, r"\[options.fedavg\] rounds = 1.5"),
+        ({"options": {"fedavg": {"learning_rate": float("nan")}}}, "learning_rate = nan"),
+        ({"grid": 3}, r"\[grid\] must be a section"),
+        ({"model": {"name": 3}}, r"\[model\] name = 3"),
+        ({"model": {"options": 3}}, r"\[model\] options = 3"),
+        ({"model": {"options": {"hidden": -3}}}, "Check its options"),
+        ({"model": {"options": {"n_classes": 3}}}, "10 classes"),
+        ({"model": {"name": "mnist"}}, "does not take images"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_name(tmp_path, content, said):
+    with pytest.raises(InvalidOption, match=said):
+        run_experiment(small(**{"methods": ["fedavg"], **content}), tmp_path)
+    assert not (tmp_path / "results.csv").exists()
+
+
+def test_a_folder_that_cannot_be_made_and_a_configuration_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidOption, match="cannot be made a folder"):
+        run_experiment(small(), tmp_path / "file")
+    with pytest.raises(InvalidOption, match="cannot be read"):
+        read_config(tmp_path)
+
+
+def test_a_short_run_of_vaneb_head_has_its_step_in_the_last_round():
+    (stage,) = build_method("vaneb_head_direct", small(training={"rounds": 3})).stages
+    assert stage.options["every"] == 3
 
 
 def test_groups_are_expanded_once():

@@ -26,9 +26,13 @@ def _require(section: str, name: str, value: Any, ok: bool, need: str) -> None:
         raise InvalidOption(f"[{section}] {name} = {value!r}: must be {need}.")
 
 
+def _is_count(value: Any, least: int = 0) -> bool:
+    # In Python true is a whole number; in a configuration it is a mistake.
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _whole(section: str, name: str, value: Any, least: int) -> None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    _require(section, name, value, ok, f"a whole number of at least {least}")
+    _require(section, name, value, _is_count(value, least), f"a whole number of at least {least}")
 
 
 def _positive(section: str, name: str, value: Any) -> None:
@@ -63,6 +67,13 @@ class ModelConfig:
     name: str = ""
     head: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _require("model", "name", self.name, isinstance(self.name, str), "a name in quotes")
+        named = self.head is None or isinstance(self.head, str)
+        _require("model", "head", self.head, named, "the name of a layer, in quotes")
+        section = isinstance(self.options, Mapping)
+        _require("model", "options", self.options, section, "a section: options = { hidden = 32 }")
 
 
 @dataclass(frozen=True)
@@ -138,12 +149,18 @@ class Config:
     def __post_init__(self) -> None:
         if not self.methods:
             raise InvalidOption("methods: none given. Name at least one.")
-        if not isinstance(self.seed, int) or self.seed < 0:
+        for method in self.methods:
+            if not isinstance(method, str):
+                raise InvalidOption(f"methods: {method!r} is not a name. Write names in quotes.")
+        if not _is_count(self.seed):
             raise InvalidOption(f"seed = {self.seed!r}: must be a whole number, not negative.")
-        if not isinstance(self.evaluate_every, int) or self.evaluate_every < 0:
+        if not _is_count(self.evaluate_every):
             raise InvalidOption(
                 f"evaluate_every = {self.evaluate_every!r}: must be a whole number, 0 for never."
             )
+        for name, options in self.options.items():
+            if not isinstance(options, Mapping):
+                raise InvalidOption(f"[options] {name} = {options!r}: must be a section, [options.{name}].")
         for name, values in self.grid.items():
             if name not in GRID_FIELDS:
                 raise InvalidOption(f"[grid] {name}: only {', '.join(GRID_FIELDS)} can be varied.")
@@ -171,6 +188,8 @@ def read_config(path: Path) -> Config:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InvalidOption(absent(path)) from None
+    except OSError as error:
+        raise InvalidOption(f"{path}: cannot be read ({error.strerror}). Name a TOML file.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path}: not a TOML file ({error}).") from None
     return config_from(content, str(path))
@@ -195,7 +214,11 @@ def config_from(content: Mapping[str, Any], source: str = "configuration") -> Co
         if name in _SECTIONS:
             values[name] = _section(name, value, source)
         elif name == "methods":
+            if not isinstance(value, str | list | tuple):
+                raise InvalidOption(f'{source}: methods = {value!r}: give a list of names, ["fedavg"].')
             values[name] = (value,) if isinstance(value, str) else tuple(value)
+        elif name in ("options", "grid") and not isinstance(value, Mapping):
+            raise InvalidOption(f"{source}: [{name}] must be a section of its own.")
         else:
             values[name] = value
     return Config(**values)

@@ -30,10 +30,10 @@ from vaneb.fl.config import Config, as_plain, fingerprint
 from vaneb.fl.data import ImageData, load_images
 from vaneb.fl.engine import Evaluation, RoundDone, Seat, Stage, evaluate, run_stage
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData, federate
-from vaneb.fl.methods import Method, build_method, expand
+from vaneb.fl.methods import Method, build_method, check_options, expand
 from vaneb.fl.metrics import spread
 from vaneb.fl.models import MODELS, build_network
-from vaneb.fl.network import Network, read_params
+from vaneb.fl.network import Network, logits, read_params
 from vaneb.fl.results import RESULTS, Row, append_rows, read_rows
 from vaneb.fl.workbench import PRIORS
 from vaneb.fl.workers import WorkerPool, one_torch_thread
@@ -83,7 +83,13 @@ def run_experiment(
     keep_client_states : keep what methods store per client after they have been evaluated.
     """
     names = expand(config.methods)
-    output.mkdir(parents=True, exist_ok=True)
+    check_options(config)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOption(
+            f"{output}: cannot be made a folder ({error.strerror}). Name another folder for the results."
+        ) from None
     rows: list[Row] = []
     with _only_run_in(output):
         for setting in config.settings():
@@ -211,6 +217,7 @@ def _run_setting(
     network = build_network(**model)
     start = read_params(network)
     data = federate_setting(config, images)
+    _check_fits(network, data, model["name"])
     folder = output / "data" / fingerprint([as_plain(config.data), config.seed])
     data.save(folder)
     try:
@@ -223,6 +230,25 @@ def _run_setting(
                     _run_method(setting, method)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_fits(network: Network, data: FederatedData, name: str) -> None:
+    """Refuse a network that cannot take the images, or has another number of classes."""
+    client = data.client(0)
+    shape = tuple(client.images.shape[1:])
+    try:
+        with one_torch_thread():
+            scores = logits(network, client.images[:1])
+    except RuntimeError as error:
+        raise InvalidOption(
+            f"[model] name = {name!r} does not take images of shape {shape} ({error}). "
+            "Leave the name out, or use a network made for them."
+        ) from None
+    if scores.shape != (1, data.n_classes):
+        raise InvalidOption(
+            f"[model] name = {name!r} gives {tuple(scores.shape[1:])} scores for an image, and there are "
+            f"{data.n_classes} classes. Check its options."
+        )
 
 
 def _run_method(setting: _Setting, method: Method) -> None:

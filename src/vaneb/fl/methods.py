@@ -114,9 +114,12 @@ def _vaneb_la_smooth(config: Config) -> tuple[Stage, ...]:
 
 
 def _vaneb_head(rule: str) -> Recipe:
-    return lambda config: (
-        _federated(config, "vaneb_head", **_empirical_bayes(config, rule), every=config.vaneb.every),
-    )
+    def recipe(config: Config) -> tuple[Stage, ...]:
+        # In a short run the only step is in the last round: without any it would be FedPer.
+        every = min(config.vaneb.every, config.training.rounds)
+        return (_federated(config, "vaneb_head", **_empirical_bayes(config, rule), every=every),)
+
+    return recipe
 
 
 def _vaneb_full(rule: str) -> Recipe:
@@ -177,6 +180,25 @@ def expand(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
+def check_options(config: Config) -> None:
+    """Refuse ``[options.NAME]`` of a method that does not exist: it would change nothing, and not say so."""
+    for name in config.options:
+        if name in GROUPS:
+            raise InvalidOption(f"[options.{name}]: name one of its methods, {', '.join(GROUPS[name])}.")
+        if name not in METHODS and ":" not in name:
+            raise InvalidOption(f"[options.{name}]: no such method. Use one of {', '.join(METHODS)}.")
+
+
+def _check_number(method: str, option: str, value: Any, usual: Any) -> None:
+    """An option that is a number stays one, and a whole number whole."""
+    if isinstance(usual, bool) or not isinstance(usual, int | float):
+        return
+    number = isinstance(value, int if isinstance(usual, int) else int | float)
+    if isinstance(value, bool) or not number or not 0 <= value < float("inf"):
+        kind = "whole number" if isinstance(usual, int) else "number"
+        raise InvalidOption(f"[options.{method}] {option} = {value!r}: must be a {kind}, not negative.")
+
+
 def build_method(name: str, config: Config) -> Method:
     """The stages of a method under a configuration.
 
@@ -186,6 +208,8 @@ def build_method(name: str, config: Config) -> Method:
     label, recipe = METHODS.get(name) or (name, _plain(name))
     *before, last = recipe(config)
     changes = dict(config.options.get(name, {}))
+    for option, value in changes.items():
+        _check_number(name, option, value, {**last.options, **vars(last)}.get(option))
     last = replace(
         last,
         rounds=changes.pop("rounds", last.rounds),

@@ -100,6 +100,6 @@ def build_network(name: str, head: str | None, options: dict[str, Any], seed: in
         torch.manual_seed(seed)
         try:
             module = model.constructor(**options)
-        except TypeError as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidOption(f"model {name!r}: {error}. Check its options.") from None
     return network_from(module, head or model.head)

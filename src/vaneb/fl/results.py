@@ -92,7 +92,13 @@ def read_rows(path: Path) -> list[Row]:
     missing = set(COLUMNS) - set(reader.fieldnames or ())
     if missing:
         raise MissingData(f"{file}: not a results file, the column {sorted(missing)[0]!r} is missing.")
-    return [Row(**{name: _parse(_TYPES[name], line[name]) for name in COLUMNS}) for line in reader]
+    try:
+        return [Row(**{name: _parse(_TYPES[name], line[name]) for name in COLUMNS}) for line in reader]
+    except (TypeError, ValueError) as error:
+        raise MissingData(
+            f"{file}: line {reader.line_num} cannot be read ({error}). Remove that line; the next "
+            "`vaneb train` there makes up for it."
+        ) from None
 
 
 def _complete_text(path: Path) -> bytes:

@@ -133,6 +133,14 @@ def test_what_is_no_results_file_is_refused(tmp_path):
     (tmp_path / "results.csv").write_text("a,b\n1,2\n")
     with pytest.raises(MissingData, match="not a results file"):
         read_rows(tmp_path)
+    (tmp_path / "results.csv").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(MissingData, match="not UTF-8"):
+        read_rows(tmp_path)
+    path = tmp_path / "other.csv"
+    append_rows(path, [row(), row(seed=1)])
+    path.write_text(path.read_text().replace(",1,", ",True,", 1))
+    with pytest.raises(MissingData, match="cannot be read"):
+        read_rows(path)
 
 
 def test_spread_of_known_accuracies():

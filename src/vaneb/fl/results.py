@@ -88,7 +88,11 @@ def read_rows(path: Path) -> list[Row]:
     file = path / RESULTS if path.is_dir() else path
     if not file.exists():
         raise MissingData(f"{file}: no results there. Give a folder that `vaneb train ... -o` wrote.")
-    reader = csv.DictReader(io.StringIO(_complete_text(file).decode()))
+    try:
+        text = _complete_text(file).decode()
+    except UnicodeDecodeError:
+        raise MissingData(f"{file}: not a results file, it is not UTF-8 text.") from None
+    reader = csv.DictReader(io.StringIO(text))
     missing = set(COLUMNS) - set(reader.fieldnames or ())
     if missing:
         raise MissingData(f"{file}: not a results file, the column {sorted(missing)[0]!r} is missing.")

@@ -51,8 +51,9 @@ MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 4e8, 150, (3_000, 300)
 GATHERING_STEPS = 30
 #: Where a pair of client and atom takes long: how widely to look, and rounds at most, discrete and smoothed.
 EFFORT_IF_SLOW, ROUNDS_IF_SLOW = 0.3, (3, 1)
-#: Two maxima, or two atoms at the end, closer than this many local standard errors are one.
-SAME = 0.02
+#: Maxima closer than this many local standard errors are one, and atoms closer than so many times that; on
+#: the way less, where the square of the distance, of whose order the cost is, would be above the gap.
+SAME, MERGED = 0.02, 5
 
 
 def certified(
@@ -116,10 +117,10 @@ def certified(
         )
         if confirm and not coarse and maxima.gap.max() <= tol * (ROUGHLY_REACHED if rough else 1.0):
             thorough = effort * cert.THOROUGH
-            if wide is None or n_clients <= 2 * cert.FIRST_LOOK:
-                wide = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=thorough)
-            else:  # a few atoms later the maxima are near those that it has found
+            if wide is not None:  # a few atoms later the maxima are near those that it has found
                 wide = cert.confirmed(likelihood, atoms, density, candidates, wide, tol=tol, effort=thorough)
+            if wide is None or (n_clients <= 2 * cert.FIRST_LOOK and wide.gap.max() <= tol):
+                wide = cert.search(likelihood, atoms, density, candidates, rng, tol=tol, effort=thorough)
             maxima = max(maxima, wide, key=lambda found: float(found.gap.max()))
             rough = False  # the wide search is exact
         certificate = cert.certificate_of(likelihood, density, maxima, tol)
@@ -196,7 +197,10 @@ def _next_atoms(
     moved = _moved(likelihood, weights, maxima, value)
     useful = np.argsort(-maxima.gap, kind="stable")[: int((maxima.gap > 0.01 * tol).sum())]
     if moved is None:
-        new = maxima.points[distinct(maxima.points, maxima.scale, useful, SAME)]
+        # Columns that are nearly equal make the weights' quadratic programmes large and slow.
+        radius = float(np.clip(max(maxima.gap.max(), 0.0) ** 0.5, SAME, MERGED * SAME))
+        atoms, weights, _ = merged(atoms, weights, maxima.scale[: len(atoms)], radius)
+        new = maxima.points[distinct(maxima.points, maxima.scale, useful, radius)]
     else:
         atoms, weights, scale = moved
         points = np.concatenate([atoms, maxima.points[useful]])
@@ -231,7 +235,7 @@ def _solved(
 def _tidied(likelihood: Likelihood, fit: Fit, candidates: Array, maxima: Maxima, effort: float) -> Fit:
     """Near-equal atoms made one, if the result is as good by the same measure."""
     scale = _local_scale(likelihood, fit)
-    atoms, weights, _ = merged(fit.atoms, fit.weights, scale, 5 * SAME)
+    atoms, weights, _ = merged(fit.atoms, fit.weights, scale, MERGED * SAME)
     if len(atoms) == len(fit.atoms):
         return fit
     tol = fit.certificate.tolerance

@@ -324,7 +324,7 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
         index = np.flatnonzero(positive)
         solution[:] = 0.0
         solution[index] = _solve_on(hessian, linear, index)
-        gradient = linear - hessian[:, index] @ solution[index]
+        gradient = linear - hessian @ solution
         wrong = np.where(positive, solution < 0, gradient > tolerance)
         count = int(wrong.sum())
         if count == 0:
@@ -353,8 +353,11 @@ def _solve_on(hessian: Array, linear: Array, index: NDArray[np.intp]) -> Array:
     block = hessian[np.ix_(index, index)]
     solution: Array
     try:
-        solution = cho_solve(cho_factor(block, check_finite=False), linear[index], check_finite=False)
+        # Symmetric, so that its transpose is in the order of columns that LAPACK would copy it to.
+        factor = cho_factor(block.T, lower=True, overwrite_a=True, check_finite=False)
+        solution = cho_solve(factor, linear[index], check_finite=False)
     except np.linalg.LinAlgError:
+        block = hessian[np.ix_(index, index)]
         solution = np.asarray(np.linalg.lstsq(block, linear[index], rcond=1e-12)[0], dtype=np.float64)
     return solution
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Clients in one block of (client, atom, parameter, parameter) work.
 ROWS = 2048
+#: Responsibilities, clients times atoms, up to which they are kept for the next question.
+KEPT = 10_000_000
 #: A client further from every atom than this tail probability (over all clients) allows is flagged.
 SURPRISE = 1e-3
 UNEXPLAINED = "unexplained"
@@ -56,13 +58,23 @@ class Posterior:
     def __len__(self) -> int:
         return self.likelihood.n_clients
 
+    def _weighed(self, rows: slice) -> tuple[Array, Array]:
+        """log f_k and r_kj of a block of clients; what is not large is computed once."""
+        kept = self.__dict__.setdefault("_kept", {})
+        if rows.start in kept:
+            return kept[rows.start]
+        made = _responsibilities(self.likelihood.take(rows), self.prior)
+        if len(self) * len(self.prior.weights) <= KEPT:
+            kept[rows.start] = made
+        return made
+
     @cached_property
     def _sums(self) -> tuple[Array, Array]:
         """log f_k (K,) and posterior mean (K, d)."""
 
         def block(rows: slice) -> tuple[Array, Array]:
             part = self.likelihood.take(rows)
-            log_marginal, shares = _responsibilities(part, self.prior)
+            log_marginal, shares = self._weighed(rows)
             means = part.components(self.prior.atoms).mean
             if means.shape[0] == 1:
                 return log_marginal, shares @ means[0]
@@ -84,18 +96,14 @@ class Posterior:
     @cached_property
     def responsibilities(self) -> Array:
         """r_kj, (K, m)."""
-        parts = map_blocks(
-            lambda rows: _responsibilities(self.likelihood.take(rows), self.prior)[1], len(self), ROWS
-        )
-        return np.concatenate(list(parts))
+        return np.concatenate(list(map_blocks(lambda rows: self._weighed(rows)[1], len(self), ROWS)))
 
     @cached_property
     def covariance(self) -> Array:
         """Posterior covariance, (K, d, d): sum_j r_kj (V_kj + m_kj m_kj') - mean mean'."""
 
         def block(rows: slice) -> Array:
-            part = self.likelihood.take(rows)
-            shares = _responsibilities(part, self.prior)[1]
+            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
             within = part.components(self.prior.atoms)
             centred = np.sqrt(shares)[:, :, None] * (within.mean - self.mean[rows][:, None, :])
             between = np.swapaxes(centred, 1, 2) @ centred
@@ -110,12 +118,14 @@ class Posterior:
         """Posterior standard deviations, (K, d)."""
 
         def block(rows: slice) -> Array:
-            part = self.likelihood.take(rows)
-            shares = _responsibilities(part, self.prior)[1]
+            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
             within = part.components(self.prior.atoms)
             own = np.diagonal(within.covariance, axis1=2, axis2=3)
-            squared = (within.mean - self.mean[rows][:, None, :]) ** 2 + own
-            return np.einsum("km,kmi->ki", shares, squared)
+            variances = np.empty_like(self.mean[rows])
+            for i in range(self.prior.dimension):  # no array of clients x atoms x parameters
+                away = within.mean[..., i] - self.mean[rows, i, None]
+                variances[:, i] = np.einsum("km,km->k", shares, away * away + own[..., i])
+            return variances
 
         return np.sqrt(np.maximum(np.concatenate(list(map_blocks(block, len(self), ROWS))), 0.0))
 
@@ -140,8 +150,7 @@ class Posterior:
         from vaneb.quantiles import quantiles_of_block
 
         def block(rows: slice) -> Array:
-            part = self.likelihood.take(rows)
-            shares = _responsibilities(part, self.prior)[1]
+            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
             within = part.components(self.prior.atoms)
             variances = np.diagonal(within.covariance, axis1=2, axis2=3)
             variances = variances + self._of_places(variances)
@@ -171,13 +180,10 @@ class Posterior:
             return np.zeros_like(self.mean)
 
         def block(rows: slice) -> Array:
-            part = self.likelihood.take(rows)
-            shares = _responsibilities(part, self.prior)[1]
+            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
             within = part.components(self.prior.atoms).covariance
-            added = self._of_places(np.diagonal(within, axis1=2, axis2=3))
-            return np.einsum(
-                "km,kmi->ki", shares, np.broadcast_to(added, (*shares.shape, self.prior.dimension))
-            )
+            added = np.asarray(self._of_places(np.diagonal(within, axis1=2, axis2=3)))
+            return shares @ added[0] if len(added) == 1 else np.einsum("km,kmi->ki", shares, added)
 
         return np.concatenate(list(map_blocks(block, len(self), ROWS)))
 
@@ -216,8 +222,7 @@ class Posterior:
         from scipy.special import ndtr
 
         def block(rows: slice) -> Array:
-            part = self.likelihood.take(rows)
-            shares = _responsibilities(part, self.prior)[1]
+            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
             within = part.components(self.prior.atoms)
             sd = np.sqrt(np.diagonal(within.covariance, axis1=2, axis2=3))
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -234,8 +239,7 @@ class Posterior:
         """Draws from each client's posterior, (size, K, d)."""
         draws = np.empty((size, len(self), self.prior.dimension))
         for rows in blocks(len(self), ROWS):
-            part = self.likelihood.take(rows)
-            shares = _responsibilities(part, self.prior)[1]
+            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
             within = part.components(self.prior.atoms)
             k, m, d = *shares.shape, self.prior.dimension
             means = np.broadcast_to(within.mean, (k, m, d))

@@ -30,8 +30,9 @@ def vaneb_full(
 ) -> Algorithm:
     """Clients train from the shared network; each gets its posterior mean; their average is shared next.
 
-    The server keeps one posterior mean per client that ever took part: memory grows with clients times
-    parameters, so this is for small networks.  Parameters are those of ``vaneb_ft``.
+    The server keeps one posterior mean per client that ever took part, and in its step about five times what
+    the round's reports hold: memory grows with clients times parameters, never with their square.  A client
+    with n rows takes time of the order of n^2 times parameters.  Parameters are those of ``vaneb_ft``.
     """
     step = EmpiricalBayes(rule=rule, atoms=atoms, iterations=iterations)
     names = network.trainable_names

@@ -76,7 +76,7 @@ def parameter_variances(network: Network, data: ClientData, damping: float) -> d
     """Sigma of every trainable parameter of a network at its present values, by name (float64).
 
     Per-sample gradients are made in blocks of rows, and made again rather than kept where all of them would
-    not fit in ``GRADIENT_BYTES``; three times that is what this takes at most, besides a few megabytes and
+    not fit in ``GRADIENT_BYTES``; three times that is what this takes at most, besides torch itself and
     the Gram matrix.
     """
     check_positive(damping=damping)

@@ -11,7 +11,7 @@ each distinct entry once.  ``tuples`` (T, order) lists the coordinates of the di
 Client k holds rows[starts[k]:stops[k]].  A client that follows itself (a solver asks for pairs of
 client and point, sorted by client) is not prepared twice.
 
-Inner loops run over rows (``softmax_information``: over points) and hold no branches, so that they become
+Inner loops run over rows (``softmax_information``: and points) and hold no branches, so that they become
 vector instructions; the exponential is written out for the same reason (the library's is called row by row).
 """
 
@@ -272,17 +272,21 @@ def softmax_information(rows, starts, stops, projections, points, tuples, scatte
 
     where the matrices are the same at all points.  Nothing is subtracted here either.
 
-    A client's points are taken ``AT_ONCE`` together and are what the loops run over: a client may have fewer
-    rows than a vector has places.  Weights are made row by row, and the sum over rows is a matrix product.
+    A client's points are taken ``AT_ONCE`` together and loops run over its rows and points at once: a client
+    may have fewer rows than a vector has places.  Sums over coordinates and over rows are matrix products.
     """
     m, d = points.shape[1:]
     n_classes = projections.shape[0]
     n_pairs = n_classes * (n_classes - 1) // 2
     longest = (stops - starts).max() if starts.size else 0
-    scores_of = np.empty((longest, n_classes - 1, d))
-    products = np.empty((longest * n_pairs, tuples.shape[0]))
-    weight, share = np.empty((longest * n_pairs, AT_ONCE)), np.empty((n_classes, AT_ONCE))
-    at, total = np.zeros((d, AT_ONCE)), np.empty(AT_ONCE)
+    scores_of = np.empty(((n_classes - 1) * longest, d))
+    products = np.empty((n_pairs * longest, tuples.shape[0]))
+    weight, share = np.empty(n_pairs * longest * AT_ONCE), np.empty(n_classes * longest * AT_ONCE)
+    total = np.empty(longest * AT_ONCE)
+    # All clients' points, or those that they share, one after the other.
+    points_t = np.ascontiguousarray(points.reshape(-1, d).T)
+    squares = (points_t * points_t).sum(axis=0)
+    flat = out.reshape(-1, scatter.size)
     k = 0
     while k < starts.size:
         # Clients from k to before ``after`` are one and the same, each with points of its own.
@@ -291,23 +295,22 @@ def softmax_information(rows, starts, stops, projections, points, tuples, scatte
             after += 1
         n = stops[k] - starts[k]
         longest_score = _prepare_pairs(rows[starts[k] : stops[k]], projections, tuples, scores_of, products)
+        origin = k * m if points.shape[0] > 1 else 0
         for first in range(0, (after - k) * m, AT_ONCE):
             width = min(AT_ONCE, (after - k) * m - first)
-            furthest = 0.0
+            here = slice(origin + first, origin + first + width)
+            at, size, others = np.ascontiguousarray(points_t[:, here]), n * width, (n_classes - 1) * n
+            own = weight[: n_pairs * size]
+            if n_classes == 3 and longest_score * squares[here].max() < SAFE_EXPONENT**2:
+                np.dot(scores_of[:others], at, own[: others * width].reshape(others, width))
+                _three_classes(own[:size], own[size : 2 * size], own[2 * size :])
+            else:
+                scores = share[size : n_classes * size].reshape(others, width)
+                np.dot(scores_of[:others], at, scores)
+                _pair_weights(share[: n_classes * size], n_classes, total[:size], own)
+            entries = np.dot(products[: n_pairs * n].T, own.reshape(n_pairs * n, width))
             for j in range(width):
-                own = points[k + (first + j) // m if points.shape[0] > 1 else 0, (first + j) % m]
-                squares = 0.0
-                for a in range(d):
-                    at[a, j] = own[a]
-                    squares += own[a] * own[a]
-                furthest = max(furthest, squares)
-            safe = longest_score * furthest < SAFE_EXPONENT**2
-            for i in range(n):
-                of_row = weight[i * n_pairs : (i + 1) * n_pairs]
-                _pair_weights(scores_of[i], at, width, safe, share, total, of_row)
-            entries = np.dot(products[: n * n_pairs].T, weight[: n * n_pairs])
-            for j in range(width):
-                target = out[k + (first + j) // m, (first + j) % m]
+                target = flat[k * m + first + j]
                 for q in range(scatter.size):
                     target[q] = entries[scatter[q], j]
         k = after
@@ -315,79 +318,77 @@ def softmax_information(rows, starts, stops, projections, points, tuples, scatte
 
 @_by_points
 def _prepare_pairs(rows, projections, tuples, scores_of, products):
-    """l_b - l_0 of each row and class, and the entries of (l_b - l_c)(l_b - l_c)' / n for its pairs b > c.
+    """l_b - l_0 of each class and row, and the entries of (l_b - l_c)(l_b - l_c)' / n of each pair and row.
 
     Returns the largest squared length of an l_b - l_0.
     """
     n, d = rows.shape
     n_classes = projections.shape[0]
-    largest, difference, place = 0.0, np.empty(d), 0
+    largest, difference = 0.0, np.empty(d)
     for i in range(n):
+        pair = 0
         for b in range(1, n_classes):
-            squares = 0.0
+            own, squares = scores_of[(b - 1) * n + i], 0.0
             for a in range(d):
-                score = 0.0
+                own[a] = 0.0
                 for e in range(d):
-                    score += (projections[b, a, e] - projections[0, a, e]) * rows[i, e]
-                scores_of[i, b - 1, a] = score
-                squares += score * score
+                    own[a] += (projections[b, a, e] - projections[0, a, e]) * rows[i, e]
+                squares += own[a] * own[a]
             largest = max(largest, squares)
             for c in range(b):
                 for a in range(d):
-                    difference[a] = scores_of[i, b - 1, a] - (scores_of[i, c - 1, a] if c > 0 else 0.0)
+                    difference[a] = own[a] - (scores_of[(c - 1) * n + i, a] if c > 0 else 0.0)
                 for t in range(tuples.shape[0]):
-                    products[place, t] = difference[tuples[t, 0]] * difference[tuples[t, 1]] / n
-                place += 1
+                    products[pair * n + i, t] = difference[tuples[t, 0]] * difference[tuples[t, 1]] / n
+                pair += 1
     return largest
 
 
 @_by_points
-def _pair_weights(scores_of, at, width, safe, share, total, weight):
-    """p_b p_c of one row for its pairs b > c, (pairs, width), at points ``at`` (d, width).
+def _three_classes(one, two, both):
+    """``_pair_weights`` of three classes, written over the scores of the last two: exponentials are safe."""
+    for j in range(one.size):
+        e, f = exp(one[j]), exp(two[j])
+        inverse = 1.0 / (1.0 + e + f)
+        p, q = e * inverse, f * inverse
+        one[j] = p * inverse
+        two[j] = q * inverse
+        both[j] = p * q
 
-    ``share`` and ``total`` are scratch.  Unless the exponentials are ``safe``, the largest score of a point
-    is taken off first.
+
+@_by_points
+def _pair_weights(share, n_classes, total, weight):
+    """p_b p_c for pairs b > c, one after the other, from the scores of all classes but the first.
+
+    ``share`` has class c at [c * size : (c + 1) * size] and is overwritten, ``total`` (size,) is scratch.
+    The largest score is taken off first, so that exponentials are at most 1.
     """
-    n_classes = share.shape[0]
-    for j in range(width):
-        share[0, j] = 0.0
-        total[j] = 0.0
+    size = total.size
+    share[:size] = 0.0
+    total[:] = 0.0
     for b in range(1, n_classes):
-        own, of_class = share[b], scores_of[b - 1]
-        first, coordinate = of_class[0], at[0]
-        for j in range(width):
-            own[j] = first * coordinate[j]
-        for a in range(1, at.shape[0]):
-            factor, other = of_class[a], at[a]
-            for j in range(width):
-                own[j] += factor * other[j]
-    if not safe:
-        for b in range(1, n_classes):
-            own = share[b]
-            for j in range(width):
-                total[j] = max(total[j], own[j])
-        for b in range(n_classes):
-            own = share[b]
-            for j in range(width):
-                own[j] -= total[j]
-        total[:width] = 0.0
+        own = share[b * size : (b + 1) * size]
+        for j in range(size):
+            total[j] = max(total[j], own[j])
     for b in range(n_classes):
-        own = share[b]
-        if b == 0 and safe:
-            own[:width] = 1.0
-        else:
-            for j in range(width):
-                own[j] = exp(own[j])
-        for j in range(width):
+        own = share[b * size : (b + 1) * size]
+        for j in range(size):
+            own[j] -= total[j]
+    total[:] = 0.0
+    for b in range(n_classes):
+        own = share[b * size : (b + 1) * size]
+        for j in range(size):
+            own[j] = exp(own[j])
+        for j in range(size):
             total[j] += own[j]
-    for j in range(width):
+    for j in range(size):
         inverse = 1.0 / total[j]
         total[j] = inverse * inverse
     pair = 0
     for b in range(1, n_classes):
-        one = share[b]
+        one = share[b * size : (b + 1) * size]
         for c in range(b):
-            other, both = share[c], weight[pair]
-            for j in range(width):
+            other, both = share[c * size : (c + 1) * size], weight[pair * size : (pair + 1) * size]
+            for j in range(size):
                 both[j] = one[j] * other[j] * total[j]
             pair += 1

@@ -9,7 +9,7 @@ covariates, and so does its wire form: it is meant for simulation and for users 
 themselves.  Clients that must not send rows send moments (``moments``) instead.
 
 Cost of ``precision`` and of ``precision_gradient``, d = 3, one core: about 5 ns per row and point,
-three classes of the softmax model 10 and 25 ns.
+three classes of the softmax model 4 and 25 ns.
 """
 
 from __future__ import annotations

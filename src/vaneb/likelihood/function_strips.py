@@ -7,8 +7,8 @@ loop that needs them comes after the covariance function that wrote them.
 Pairs whose precision is not of full rank get their log-likelihoods one by one, their scores from the caller.
 
 Where the covariance function takes far longer than everything else (sums over a client's rows), strips are
-wide, and derivatives are asked for those pairs of client and atom alone that matter.  Sums that need no
-derivatives use the precisions that the densities were computed from, if there was room for all of them.
+wide, and derivatives are asked for those pairs of client and atom alone that matter.  Sums use the precisions
+that the densities were computed from, if there was room for all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vaneb.semidefinite import RANK_TOLERANCE
 
 STRIP, WIDE_STRIP = 128, 1024
 #: Doubles that the precisions of a strip at some atoms, or the gradients of these, may take; of a wide one.
-MOST_NUMBERS, MOST_IF_WIDE = 32_768, 1 << 22
+MOST_NUMBERS, MOST_IF_WIDE = 32_768, 1 << 23
 #: Strips that one thread works on before it reports.
 STRIPS_AT_ONCE = 64
 
@@ -247,9 +247,10 @@ def _add_pairs(
 ) -> None:
     """For each atom its own choice of clients: those whose share is above exp(``floor``)."""
     step = len(space.precision if frozen else space.gradient)
+    held = space.precision if len(atoms) <= len(space.precision) else None
     for start in range(0, len(atoms), step):
         atom, client = np.nonzero(log_share[start : start + step] > floor)
-        _add_chosen(strip, atoms, atom + start, client, spread, log_share, total, frozen)
+        _add_chosen(strip, atoms, atom + start, client, spread, log_share, held, total, frozen)
 
 
 def _add_chosen(
@@ -259,10 +260,11 @@ def _add_chosen(
     client: NDArray[np.intp],
     spread: Array,
     log_share: Array,
+    held: Array | None,
     total: Sums,
     frozen: bool,
 ) -> None:
-    """Pairs of ``atom`` and ``client``, sorted by atom."""
+    """Pairs of ``atom`` and ``client``, sorted by atom; ``held``: precisions at all atoms, where known."""
     from vaneb.likelihood.function_kernels import add_strip
 
     # A client's rows are prepared once for all of its atoms; sums are made atom by atom.
@@ -270,7 +272,8 @@ def _add_chosen(
     chosen = strip.covariance.take(client[by_client])
     points = atoms[atom[by_client], None]
     back = np.argsort(by_client)
-    precision = np.moveaxis(chosen.precision(points)[back, 0], 0, -1)
+    own_precision = chosen.precision(points)[back, 0] if held is None else held[atom, :, :, client]
+    precision = np.moveaxis(own_precision, 0, -1)
     gradient = None if frozen else np.moveaxis(chosen.precision_gradient(points)[back, 0], 0, -1)
     none = np.empty((0, *atoms.shape[1:] * 3, 0))
     ends = np.searchsorted(atom, np.arange(len(atoms) + 1))

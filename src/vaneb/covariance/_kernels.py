@@ -11,7 +11,7 @@ each distinct entry once.  ``tuples`` (T, order) lists the coordinates of the di
 Client k holds rows[starts[k]:stops[k]].  A client that follows itself (a solver asks for pairs of
 client and point, sorted by client) is not prepared twice.
 
-Inner loops run over rows (``softmax_information``: and points) and hold no branches, so that they become
+Inner loops run over rows (those of an information: and points) and hold no branches, so that they become
 vector instructions; the exponential is written out for the same reason (the library's is called row by row).
 """
 
@@ -140,6 +140,40 @@ def glm_moments(rows, starts, stops, response, points, kind, parameter, tuples, 
                 entries[t] = total
             for q in range(scatter.size):
                 out[k, j, q] = entries[scatter[q]]
+
+
+@_by_points
+def glm_information(rows, starts, stops, points, kind, parameter, tuples, scatter, out):
+    """Order 2 of ``glm_moments`` for weights without responses, laid out as ``softmax_information``."""
+    m, d = points.shape[1:]
+    longest = (stops - starts).max() if starts.size else 0
+    products, none = np.empty((longest, tuples.shape[0])), np.empty(0)
+    eta, e, weight = np.empty(longest * AT_ONCE), np.empty(longest * AT_ONCE), np.empty(longest * AT_ONCE)
+    points_t = np.ascontiguousarray(points.reshape(-1, d).T)
+    flat = out.reshape(-1, scatter.size)
+    k = 0
+    while k < starts.size:
+        after = k + 1
+        while points.shape[0] > 1 and after < starts.size and starts[after] == starts[k]:
+            after += 1
+        own = rows[starts[k] : stops[k]]
+        n = len(own)
+        for i in range(n):
+            for t in range(tuples.shape[0]):
+                products[i, t] = own[i, tuples[t, 0]] * own[i, tuples[t, 1]] / n
+        origin = k * m if points.shape[0] > 1 else 0
+        for first in range(0, (after - k) * m, AT_ONCE):
+            width = min(AT_ONCE, (after - k) * m - first)
+            at = np.ascontiguousarray(points_t[:, origin + first : origin + first + width])
+            size = n * width
+            np.dot(own, at, eta[:size].reshape(n, width))
+            _weights(kind, parameter, False, eta, none, size, none, e, weight)
+            entries = np.dot(products[:n].T, weight[:size].reshape(n, width))
+            for j in range(width):
+                target = flat[k * m + first + j]
+                for q in range(scatter.size):
+                    target[q] = entries[scatter[q], j]
+        k = after
 
 
 @njit(cache=True, nogil=True, fastmath=_FAST)

@@ -239,7 +239,10 @@ def glm_moments(
 
     out, flat, layout = _tensor(bounds[0].size, points, order)
     points = np.ascontiguousarray(points, dtype=np.float64)
-    _kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, *layout, flat)
+    if order == 2 and responses.size == 0:
+        _kernels.glm_information(rows, *bounds, points, kind, parameter, *layout, flat)
+    else:
+        _kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, *layout, flat)
     return out
 
 

@@ -121,14 +121,18 @@ def distinct(
     Distances are measured with the information ``scale``, (m, d, d) or diagonals (m, d), of the point taken
     before.  The first ``always`` in the order are taken whatever their distances.
     """
-    kept = np.array(order, dtype=np.intp)
-    count = always
-    for i in order[always:]:
-        before = kept[:count]
-        if count == 0 or squared_lengths(points[i] - points[before], scale[before]).min() >= radius**2:
-            kept[count] = i
-            count += 1
-    return kept[:count]
+    from vaneb.npmle.distance_kernel import keep_apart
+
+    kept = np.empty(len(order), dtype=np.intp)
+    order = np.ascontiguousarray(order, dtype=np.intp)
+    always = min(always, len(order))
+    return kept[: keep_apart(*_measured(points, scale), order, radius**2, always, kept)]
+
+
+def _measured(points: Array, scale: Array) -> tuple[Array, Array]:
+    """Points and scales as ``distance_kernel`` takes them."""
+    scale = scale[:, None, :] if scale.ndim == 2 else scale
+    return np.ascontiguousarray(points, dtype=np.float64), np.ascontiguousarray(scale, dtype=np.float64)
 
 
 def squared_lengths(vectors: Array, scale: Array) -> Array:
@@ -148,9 +152,10 @@ def merged(
     heads = distinct(atoms, scale, np.argsort(-weights, kind="stable"), radius)
     if len(heads) == len(atoms):
         return atoms, weights, np.arange(len(atoms))
+    from vaneb.npmle.distance_kernel import nearest
+
     owner = np.empty(len(atoms), dtype=np.intp)
-    for i, atom in enumerate(atoms):
-        owner[i] = squared_lengths(atom - atoms[heads], scale[heads]).argmin()
+    nearest(*_measured(atoms, scale), heads, owner)
     total: Array = np.bincount(owner, weights, len(heads))  # type: ignore[assignment]
     # As a distance from the head, so that an atom alone, or one far from zero, keeps all its digits.
     away = weights[:, None] * (atoms - atoms[heads[owner]])

@@ -290,16 +290,18 @@ def certify(
     *,
     tol: float = 1e-4,
     candidates: Array | None = None,
+    doubtful: bool = False,
 ) -> Certificate:
     """Largest D found by climbing from all atoms and the most promising clients' estimates.
 
-    Where a pair of client and atom takes long, only the highest of them are climbed from at first: if D is
-    above ``tol``, as for most priors that were not fitted to this end, nothing else is of interest.
+    Where a pair of client and atom takes long, or the prior is ``doubtful``, only the highest of them are
+    climbed from at first: if D is above ``tol``, as for most priors that were not fitted to this end, nothing
+    else is of interest.
     """
     if candidates is None:
         candidates = starting_points(likelihood)
     density = log_mixture(likelihood, atoms, weights)
-    if not likelihood.cheap:
+    if doubtful or not likelihood.cheap:
         maxima = _highest(likelihood, atoms, density, candidates, rng, tol)
         if maxima.gap.max() > tol:
             return certificate_of(likelihood, density, maxima, tol)

@@ -85,7 +85,7 @@ def algorithm_1(
         progress("pseudo-EM", 2, 3)
     atoms, weights, trace = pseudo_em(likelihood, atoms[keep], weights[keep], iterations)
     density = log_mixture(likelihood, atoms, weights)
-    certificate = certify(likelihood, atoms, weights, rng, tol=tol, candidates=candidates)
+    certificate = certify(likelihood, atoms, weights, rng, tol=tol, candidates=candidates, doubtful=True)
     last = Step(float(density.mean()), len(atoms), certificate.gap)
     return Fit(atoms, weights, certificate, (*trace, last), float(density.mean()))
 

@@ -434,3 +434,14 @@ def test_unknown_places_widen_an_interval_and_leave_the_posterior_alone() -> Non
         (low, high), (lower, higher) = known.interval(0.9), unknown.interval(0.9)
         assert (lower < low).all()
         assert (higher > high).all()
+
+
+@pytest.mark.parametrize("smooth", ["discrete", "diagonal"])
+def test_what_is_kept_of_the_responsibilities_changes_nothing(
+    smooth: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = make("full", smooth)
+    monkeypatch.setattr("vaneb.posterior.KEPT", 0)
+    other = make("full", smooth)
+    for one, two in zip(kept.interval(0.9), other.interval(0.9), strict=True):
+        assert_array_equal(one, two)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from vaneb.covariance import CovarianceFunction, EmpiricalGLM, MomentPoisson
+from vaneb.covariance import CovarianceFunction, EmpiricalGLM, EmpiricalSoftmax, MomentPoisson
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 
@@ -59,3 +59,27 @@ def test_poisson_moments_write_what_they_compute() -> None:
     family.write_clients_last(points, precision, gradient)
     assert_allclose(np.moveaxis(precision, -1, 0), family.precision(points[None]), rtol=1e-12)
     assert_allclose(np.moveaxis(gradient, -1, 0), family.precision_gradient(points[None]), rtol=1e-10)
+
+
+@pytest.mark.parametrize("spread", [None, 0.3 * np.eye(D)])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_pairs_that_an_atom_far_out_makes_singular(spread: np.ndarray | None, frozen: bool) -> None:
+    """Classes that are certain there leave clients without information in some directions, there alone."""
+    rng = np.random.default_rng(23)
+    clients, each = 60, 8
+    rows, offsets = rng.normal(size=(clients * each, D)), np.arange(clients + 1) * each
+    covariance = EmpiricalSoftmax(rows, offsets, rng.normal(size=(3, D, D)))
+    likelihood = FunctionGaussian(rng.normal(size=(clients, D)), np.full(clients, 8.0), covariance, spread)
+    atoms = np.concatenate([rng.normal(size=(4, D)), [[600.0, -400.0, 500.0]]])
+    rank = np.linalg.matrix_rank(covariance.precision(atoms[None]), tol=1e-12, hermitian=True)
+    assert (rank[:, :4] == D).all()
+    assert (rank[:, 4] < D).all()
+    logs = likelihood.log_likelihood(atoms)
+    assert_allclose(logs, likelihood._log_likelihood_by_pairs(atoms), rtol=1e-9, atol=1e-9)
+    log_weights = -logs.max(axis=1) - np.log(clients)
+    got = likelihood.ascent(atoms, log_weights, frozen=frozen)
+    want = likelihood._ascent_by_pairs(
+        atoms, np.arange(clients), lambda rows, _: log_weights[rows], -np.inf, frozen, True
+    )
+    for a, b in zip(got, want, strict=True):
+        assert_allclose(a, b, rtol=1e-8, atol=1e-9 * float(np.abs(b).max()))

@@ -36,7 +36,7 @@ from vaneb.semidefinite import RANK_TOLERANCE
 from vaneb.vector_math import exponentials, log
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-#: Pivots are kept above this, so that their roots can be divided by.
+#: Pivots up to this carry no information, so that the roots of others can be divided by.
 SMALLEST = 1e-280
 
 
@@ -67,7 +67,7 @@ def _factor(matrix, scale, tolerance, lower, inverse):
                     entry[k] *= inverse[h, k]
         pivot = lower[i, i]
         for k in range(count):
-            known = pivot[k] > tolerance * scale[k] * matrix[i, i, k]
+            known = pivot[k] > max(tolerance * scale[k] * matrix[i, i, k], SMALLEST)
             root = math.sqrt(max(pivot[k], SMALLEST))
             pivot[k] = root if known else 0.0
             inverse[i, k] = 1.0 / root if known else 0.0

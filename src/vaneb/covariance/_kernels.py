@@ -426,3 +426,80 @@ def _pair_weights(share, n_classes, total, weight):
             for j in range(size):
                 both[j] = one[j] * other[j] * total[j]
             pair += 1
+
+
+@_by_points
+def three_class_derivative(rows, starts, stops, projections, points, tuples, scatter, out):
+    """Order 3 of ``softmax_moments`` for three classes, laid out as ``softmax_information``.
+
+    With l_1 and l_2 relative to the first class, the third cumulant of the loadings is
+
+        k_111 l_1^3 + k_112 (l_1 l_1 l_2 + ...) + k_122 (l_1 l_2 l_2 + ...) + k_222 l_2^3,
+
+    k_aaa = p_a (1 - p_a)(1 - 2 p_a), k_aab = -p_a p_b (1 - 2 p_a); the tensors are the same at all points.
+    """
+    m, d = points.shape[1:]
+    longest = (stops - starts).max() if starts.size else 0
+    scores_of, products = np.empty((2 * longest, d)), np.empty((4 * longest, tuples.shape[0]))
+    weight = np.empty(4 * longest * AT_ONCE)
+    points_t = np.ascontiguousarray(points.reshape(-1, d).T)
+    flat = out.reshape(-1, scatter.size)
+    k = 0
+    while k < starts.size:
+        after = k + 1
+        while points.shape[0] > 1 and after < starts.size and starts[after] == starts[k]:
+            after += 1
+        n = stops[k] - starts[k]
+        _prepare_triples(rows[starts[k] : stops[k]], projections, tuples, scores_of, products)
+        origin = k * m if points.shape[0] > 1 else 0
+        for first in range(0, (after - k) * m, AT_ONCE):
+            width = min(AT_ONCE, (after - k) * m - first)
+            at = np.ascontiguousarray(points_t[:, origin + first : origin + first + width])
+            size = n * width
+            own = weight[: 4 * size]
+            np.dot(scores_of[: 2 * n], at, own[: 2 * size].reshape(2 * n, width))
+            _cumulants(own[:size], own[size : 2 * size], own[2 * size : 3 * size], own[3 * size :])
+            entries = np.dot(products[: 4 * n].T, own.reshape(4 * n, width))
+            for j in range(width):
+                target = flat[k * m + first + j]
+                for q in range(scatter.size):
+                    target[q] = entries[scatter[q], j]
+        k = after
+
+
+@_by_points
+def _prepare_triples(rows, projections, tuples, scores_of, products):
+    """l_1 and l_2 of each row, and the entries of its tensors over n, in the order of ``_cumulants``."""
+    n, d = rows.shape
+    for i in range(n):
+        for b in range(1, 3):
+            own = scores_of[(b - 1) * n + i]
+            for a in range(d):
+                own[a] = 0.0
+                for e in range(d):
+                    own[a] += (projections[b, a, e] - projections[0, a, e]) * rows[i, e]
+        one, two = scores_of[i], scores_of[n + i]
+        for t in range(tuples.shape[0]):
+            a, b, c = tuples[t]
+            products[i, t] = one[a] * one[b] * one[c] / n
+            mixed = one[a] * one[b] * two[c] + one[a] * two[b] * one[c] + two[a] * one[b] * one[c]
+            products[n + i, t] = mixed / n
+            mixed = one[a] * two[b] * two[c] + two[a] * one[b] * two[c] + two[a] * two[b] * one[c]
+            products[2 * n + i, t] = mixed / n
+            products[3 * n + i, t] = two[a] * two[b] * two[c] / n
+
+
+@_by_points
+def _cumulants(first, second, third, fourth):
+    """k_111, k_112, k_122, k_222, written over the scores of classes 1 and 2 in the first two."""
+    for j in range(first.size):
+        top = max(0.0, first[j], second[j])
+        none, e, f = exp(-top), exp(first[j] - top), exp(second[j] - top)
+        inverse = 1.0 / (none + e + f)
+        p, q, rest = e * inverse, f * inverse, none * inverse
+        # 1 - p is the sum of the others, which keeps its digits where p is nearly one.
+        one, two = rest + q - p, rest + p - q
+        first[j] = p * (rest + q) * one
+        second[j] = -p * q * one
+        third[j] = -p * q * two
+        fourth[j] = q * (rest + p) * two

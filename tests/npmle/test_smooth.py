@@ -12,7 +12,7 @@ from vaneb import VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.npmle.gaussian_prior import are_alone, gaussian_prior, with_lone_clients, without_loners
-from vaneb.npmle.smooth import choose_spread, lots_of
+from vaneb.npmle.smooth import AGAINST_IF_MANY, AGAINST_THE_GAUSSIAN, _best, choose_spread, lots_of
 
 
 def random_effects(n_clients: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -169,6 +169,25 @@ def test_a_gaussian_population_is_one_gaussian(seed: int) -> None:
     assert_allclose(model.prior_.spread, 1.0, atol=0.35)
     assert model.smooth_.shares[0] == 1.0
     assert len(model.smooth_.held_out) == len(model.smooth_.shares)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_and_so_it_is_with_many_clients(seed: int) -> None:
+    """There a mixture needs less of a lead; it must not get it by chance."""
+    rng = np.random.default_rng(seed)
+    errors = rng.uniform(0.3, 0.6, size=(1000, 1))
+    estimates = rng.normal(size=(1000, 1)) + errors * rng.normal(size=(1000, 1))
+    assert VANEB(smooth="auto").fit(Reports(estimates, standard_errors=errors)).smooth_.single
+
+
+def test_the_lead_that_a_mixture_needs() -> None:
+    """A lead of 1.5 standard errors over the Gaussian is enough with many clients, not with few."""
+    noise = np.random.default_rng(0).normal(size=900)
+    gaussian = np.full(900, -2.0)
+    mixture = gaussian + 0.1 * (noise - noise.mean()) / noise.std() + 1.5 * 0.1 / 30
+    scores, peak = np.stack([gaussian, mixture]), np.full(900, -1.0)
+    assert _best(scores, peak, AGAINST_IF_MANY)[0] == 1
+    assert _best(scores, peak, AGAINST_THE_GAUSSIAN)[0] == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

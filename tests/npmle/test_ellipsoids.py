@@ -207,12 +207,17 @@ def test_they_are_chosen_where_held_out_clients_say_so() -> None:
     scores = rng.normal(size=(2, 200)) - 3.0
     peak = np.zeros(200)
     better = np.stack([scores[1] - 1.0, scores[1] + 1.0])
-    assert _own_spreads(scores, better, 1, peak, 1.0)[0] == module.STEPS[1]
+    steps, averages, lead = _own_spreads(scores, better, 1, peak, 1.0)
+    assert steps == module.STEPS[1]
+    assert averages.argmax() == 1
+    assert lead > 1.0
     assert _own_spreads(scores, scores[1] - better * 0 - 0.1, 1, peak, 1.0)[0] is None
     # Whatever was best gives way only to a clear lead.
     slight = scores[0] + np.stack([rng.normal(size=200)])
     slight += 0.05 - (slight - scores[0]).mean()
-    assert _own_spreads(scores, slight, 0, peak, 2.0)[0] is None
+    steps, _, lead = _own_spreads(scores, slight, 0, peak, 2.0)
+    assert steps is None
+    assert 0.0 < lead < 2.0
 
 
 def test_a_gaussian_population_keeps_its_single_gaussian() -> None:

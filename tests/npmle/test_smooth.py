@@ -10,7 +10,11 @@ from scipy.stats import multivariate_normal
 
 from vaneb import VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
+from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.gaussian import gaussian_likelihood
+from vaneb.local.data import GroupedRows
+from vaneb.local.families import poisson
+from vaneb.npmle import smooth
 from vaneb.npmle.gaussian_prior import are_alone, gaussian_prior, with_lone_clients, without_loners
 from vaneb.npmle.smooth import AGAINST_IF_MANY, AGAINST_THE_GAUSSIAN, _best, choose_spread, lots_of
 
@@ -186,8 +190,32 @@ def test_the_lead_that_a_mixture_needs() -> None:
     gaussian = np.full(900, -2.0)
     mixture = gaussian + 0.1 * (noise - noise.mean()) / noise.std() + 1.5 * 0.1 / 30
     scores, peak = np.stack([gaussian, mixture]), np.full(900, -1.0)
-    assert _best(scores, peak, AGAINST_IF_MANY)[0] == 1
+    chosen, _, lead = _best(scores, peak, AGAINST_IF_MANY)
+    assert chosen == 1
+    assert lead == pytest.approx(1.5)
     assert _best(scores, peak, AGAINST_THE_GAUSSIAN)[0] == 0
+
+
+@pytest.mark.parametrize(("margin", "sizes"), [(5.0, [1500]), (1.0, [1500, 4000])])
+def test_a_close_choice_looks_at_more_clients(monkeypatch, margin: float, sizes: list[int]) -> None:
+    """Only where a likelihood takes long; others are all looked at at once."""
+    rows = GroupedRows.from_columns(
+        np.repeat(np.arange(5000), 2), np.ones((10_000, 1)), np.tile([0, 1], 5000)
+    )
+    slow = exact_likelihood(rows, poisson())
+    looks = []
+
+    def look(clients, *rest):
+        looks.append(clients.n_clients)
+        return None, margin
+
+    monkeypatch.setattr(smooth, "_look", look)
+    choose_spread(slow, diagonal=True, rng=np.random.default_rng(0))
+    assert looks == sizes
+    looks.clear()
+    quick = gaussian_likelihood(np.zeros((5000, 1)), np.ones(5000), ConstantDiagonal(np.ones((5000, 1))))
+    choose_spread(quick, diagonal=True, rng=np.random.default_rng(0))
+    assert looks == [4000]
 
 
 @pytest.mark.parametrize("seed", range(3))

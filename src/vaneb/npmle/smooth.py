@@ -34,7 +34,9 @@ SHARES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 FOLDS, FOLDS_OF_MANY, MANY = 5, 2, 400
 #: Clients that the choice looks at, where there are more.  With fewer, a mixture that is better is too often
 #: not seen to be: of 3,200 clients with 20 to 40 counts each, 1,500 left every other fit a single Gaussian.
-LOOKED_AT = 4_000
+#: Where a client's likelihood takes long, so many are looked at first, and that is all if the choice for or
+#: against a single Gaussian is then further than CLEAR standard errors from the other.
+LOOKED_AT, FIRST_LOOK, CLEAR = 4_000, 1_500, 2.0
 #: Atoms that the candidates share; fewer of them, and fewer candidates, where a client's likelihood takes
 #: long (Laplace's approximation for every pair).
 MOST_ATOMS, MOST_ATOMS_IF_SLOW = 800, 200
@@ -110,10 +112,32 @@ def choose_spread(
     two in a row that are worse than the best end the search.  ``own_spreads``: try components with spreads
     of their own too.
     """
+    looks = (
+        (LOOKED_AT,) if likelihood.cheap or likelihood.n_clients <= FIRST_LOOK else (FIRST_LOOK, LOOKED_AT)
+    )
+    for size in looks:
+        choice, margin = _look(_some(likelihood, size), diagonal, rng, progress, own_spreads)
+        if margin > CLEAR:
+            break
+    return choice
+
+
+def _some(likelihood: Likelihood, size: int) -> Likelihood:
+    """``size`` of the clients, drawn by lot, or all where there are no more."""
+    if likelihood.n_clients <= size:
+        return likelihood
+    return likelihood.take(np.sort(np.argsort(lots_of(likelihood), kind="stable")[:size]))
+
+
+def _look(
+    likelihood: Likelihood,
+    diagonal: bool,
+    rng: np.random.Generator,
+    progress: Progress | None,
+    own_spreads: bool,
+) -> tuple[SmoothChoice, float]:
+    """The choice by all clients given, and how many standard errors it is from the other side."""
     cheap = likelihood.cheap
-    if likelihood.n_clients > LOOKED_AT:
-        drawn = np.argsort(lots_of(likelihood), kind="stable")[:LOOKED_AT]
-        likelihood = likelihood.take(np.sort(drawn))
     single = gaussian_prior(likelihood, diagonal=diagonal, tol=1e-6)
     assert single.spread is not None
     likelihood = without_loners(likelihood, single)
@@ -125,7 +149,7 @@ def choose_spread(
     atoms = points[covering_subset(points, MOST_ATOMS if cheap else MOST_ATOMS_IF_SLOW, rng)]
     shares = (1.0, *(SHARES if cheap else SHARES_IF_SLOW))
     scores = np.full((len(shares), likelihood.n_clients), np.nan)
-    chosen, averages = 0, np.full(len(shares), np.nan)
+    chosen, averages, lead = 0, np.full(len(shares), np.nan), np.nan
     for i, share in enumerate(shares):
         if progress is not None:
             progress("choosing the spread", i + 1, len(shares))
@@ -140,16 +164,17 @@ def choose_spread(
             for inside, outside in parts:
                 weights = npmle_weights(matrix[inside], tol=1e-3).weights
                 scores[i, outside] = np.log(mixture(matrix[outside], weights)) + top[outside]
-        chosen, averages = _best(scores[: i + 1], likelihood.peak(), needed)
+        chosen, averages, lead = _best(scores[: i + 1], likelihood.peak(), needed)
         if i >= int(np.argmax(averages)) + 2:
             break
-    steps, by_steps = None, np.empty(0)
+    steps, by_steps, own_lead = None, np.empty(0), -np.inf
     if own_spreads and likelihood.dimension in DIMENSIONS and likelihood.n_clients >= ENOUGH_CLIENTS:
         own = np.full((len(ellipsoids.STEPS), likelihood.n_clients), np.nan)
         for inside, outside in parts:
             own[:, outside] = ellipsoids.held_out(likelihood, single, inside, outside, rng)
-        steps, by_steps = _own_spreads(scores[: len(averages)], own, chosen, likelihood.peak(), needed)
-    return SmoothChoice(
+        found = _own_spreads(scores[: len(averages)], own, chosen, likelihood.peak(), needed)
+        steps, by_steps, own_lead = found
+    choice = SmoothChoice(
         single.spread * shares[chosen] if shares[chosen] > 0 and steps is None else None,
         chosen == 0 and steps is None,
         shares[: len(averages)],
@@ -158,19 +183,25 @@ def choose_spread(
         steps,
         tuple(float(a) for a in by_steps),
     )
+    return choice, abs(max(lead, own_lead) - needed)
 
 
 def _own_spreads(
     scores: Array, own: Array, chosen: int, peak: Array, needed: float
-) -> tuple[int | None, Array]:
-    """Steps on the weights if components with their own spreads beat the choice among the others, or None."""
+) -> tuple[int | None, Array, float]:
+    """Components with spreads of their own against the choice among the others.
+
+    Steps on the weights if they beat it by ``needed`` standard errors, or None; their average scores; and
+    their lead over the single Gaussian.
+    """
     used = _comparable(np.concatenate([scores, own]), peak)
     if used is None:
-        return None, np.full(len(own), np.nan)
+        return None, np.full(len(own), np.nan), np.nan
     averages = used.mean(axis=1)[len(scores) :]
     best = int(np.argmax(averages))
-    won = _lead(used[len(scores) + best] - used[chosen]) > needed
-    return (ellipsoids.STEPS[best] if won else None), averages
+    own = used[len(scores) + best]
+    won = _lead(own - used[chosen]) > needed
+    return (ellipsoids.STEPS[best] if won else None), averages, _lead(own - used[0])
 
 
 def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -180,22 +211,24 @@ def _split(likelihood: Likelihood, folds: int) -> list[tuple[NDArray[np.intp], N
     return [(inside, outside) for inside, outside in parts if len(inside) > 1 and len(outside) > 0]
 
 
-def _best(scores: Array, peak: Array, needed: float) -> tuple[int, Array]:
-    """The smoothest candidate that no less smooth one beats clearly, and the average scores.
+def _best(scores: Array, peak: Array, needed: float) -> tuple[int, Array, float]:
+    """The smoothest candidate that no less smooth one beats clearly, the average scores, and a lead.
 
-    A mixture must beat the single Gaussian, the first candidate, by ``needed`` standard errors.
+    A mixture must beat the single Gaussian, the first candidate, by ``needed`` standard errors; the lead is
+    that of the best mixture over it.
     """
     used = _comparable(scores, peak)
     if used is None:
-        return 0, np.full(len(scores), np.nan)
+        return 0, np.full(len(scores), np.nan), np.nan
     averages = used.mean(axis=1)
     if len(used) == 1:
-        return 0, averages
+        return 0, averages, np.nan
     chosen = 1
     for i in range(2, len(used)):
         if _lead(used[i] - used[chosen]) > STANDARD_ERRORS:
             chosen = i
-    return (chosen if _lead(used[chosen] - used[0]) > needed else 0), averages
+    lead = _lead(used[chosen] - used[0])
+    return (chosen if lead > needed else 0), averages, lead
 
 
 def _comparable(scores: Array, peak: Array) -> Array | None:

@@ -13,6 +13,16 @@ from pathlib import Path
 from vaneb.errors import InvalidOption
 
 
+def make_folder(path: Path) -> None:
+    """The folder and those above it, if they are not there yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOption(
+            f"{path}: cannot be made a folder ({error.strerror}). Name another folder for the results."
+        ) from None
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file beside ``path``; put it in its place if the block succeeds, else remove it.

@@ -348,6 +348,8 @@ def test_options_of_a_method_replace_those_of_its_last_stage():
         ({"options": {"vaneb_ft": {}}}, "name one of its methods, vaneb_ft_direct"),
         ({"options": {"fedavg": {"epochs": "x"}}}, r"\[options.fedavg\] epochs = 'x'"),
         ({"options": {"fedavg": {"rounds": 1.5}}}, r"\[options.fedavg\] rounds = 1.5"),
+        ({"options": {"fedavg": {"rounds": 0}}}, r"\[options.fedavg\] rounds = 0: must be at least 1"),
+        ({"options": {"fedavg": {"participation": 1.5}}}, r"participation = 1.5: must be a share"),
         ({"options": {"fedavg": {"learning_rate": float("nan")}}}, "learning_rate = nan"),
         ({"grid": 3}, r"\[grid\] must be a section"),
         ({"model": {"name": 3}}, r"\[model\] name = 3"),

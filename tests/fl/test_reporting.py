@@ -276,6 +276,21 @@ def test_figures_are_written(run, tmp_path):
     assert (tmp_path / "client_scaling.png").read_bytes()[:4] == b"\x89PNG"
     assert len(list(tmp_path.glob("prior_*.png"))) == 1
     assert runner.invoke(app, ["compare", str(run), "--format", "gif"]).exit_code == 2
+    taken = runner.invoke(app, ["compare", str(run), "-o", str(tmp_path / "client_scaling.png")])
+    assert taken.exit_code == 2
+    assert "Name another folder" in taken.stderr
+
+
+def test_an_interrupted_training_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vaneb.fl.experiment.run_experiment", interrupted)
+    result = runner.invoke(app, ["train", "-o", str(tmp_path), "-q"])
+    assert result.exit_code == 130
+    assert (
+        result.stderr == f"interrupted: finished rounds are saved in {tmp_path}; the same command resumes.\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,15 @@ def compare(
     """Draw accuracy against the number of clients, and every fitted prior."""
     with told_to_user():
         from vaneb.errors import InvalidOption
+        from vaneb.files import make_folder
         from vaneb.fl.errors import MissingData
         from vaneb.fl.figures import draw_client_scaling, draw_prior, read_head_priors
         from vaneb.fl.results import read_rows
 
         if form not in ("png", "svg", "pdf"):
             raise InvalidOption(f"--format {form}: use png, svg or pdf.")
+        make_folder(out)
         rows = [row for folder in folders for row in read_rows(folder)]
-        out.mkdir(parents=True, exist_ok=True)
         draw_client_scaling(rows, out / f"client_scaling.{form}", method or ())
         print(out / f"client_scaling.{form}")
         for folder in folders:

@@ -32,13 +32,16 @@ def complain(message: str) -> None:
 
 
 @contextlib.contextmanager
-def told_to_user() -> Iterator[None]:
-    """Turn errors that the user can do something about into a line and an exit code."""
+def told_to_user(interrupted: str = "interrupted.") -> Iterator[None]:
+    """Turn errors that the user can do something about into a line and an exit code.
+
+    ``interrupted``: what an interrupt leaves behind, and how to go on.
+    """
     try:
         yield
     except VanebError as error:
         complain(f"error: {error}")
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     except KeyboardInterrupt:
-        complain("interrupted.")
+        complain(interrupted)
         raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -13,6 +13,7 @@ import typer
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
 from vaneb.errors import InvalidOption
+from vaneb.files import make_folder
 
 if TYPE_CHECKING:
     from vaneb.study.sweep import Progress
@@ -83,10 +84,7 @@ def study(
         check_page(report)
         if scenario in (Subject.THEORY, Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidOption(f"{out}: cannot be made a folder ({error.strerror})") from None
+        make_folder(out)
         if scenario == Subject.PRIOR:
             from vaneb.study.figures import draw_prior
 

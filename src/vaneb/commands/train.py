@@ -60,7 +60,7 @@ def train(
 
     Results are written row by row.  Run the same command again to resume after an interruption.
     """
-    with told_to_user():
+    with told_to_user(f"interrupted: finished rounds are saved in {out}; the same command resumes."):
         _need_torch()
         check_page(report)
         from vaneb.fl.experiment import run_experiment

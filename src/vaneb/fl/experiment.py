@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from vaneb.errors import InvalidOption
-from vaneb.files import write_atomically
+from vaneb.files import make_folder, write_atomically
 from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.checkpoint import Checkpoint, StageFolder
@@ -84,12 +84,7 @@ def run_experiment(
     """
     names = expand(config.methods)
     check_options(config)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidOption(
-            f"{output}: cannot be made a folder ({error.strerror}). Name another folder for the results."
-        ) from None
+    make_folder(output)
     rows: list[Row] = []
     with _only_run_in(output):
         for setting in config.settings():

@@ -197,6 +197,12 @@ def _check_number(method: str, option: str, value: Any, usual: Any) -> None:
     if isinstance(value, bool) or not number or not 0 <= value < float("inf"):
         kind = "whole number" if isinstance(usual, int) else "number"
         raise InvalidOption(f"[options.{method}] {option} = {value!r}: must be a {kind}, not negative.")
+    if option == "rounds" and value == 0:
+        raise InvalidOption(f"[options.{method}] rounds = 0: must be at least 1, or nothing is trained.")
+    if option == "participation" and not 0 < value <= 1:
+        raise InvalidOption(
+            f"[options.{method}] participation = {value}: must be a share above 0 and at most 1."
+        )
 
 
 def build_method(name: str, config: Config) -> Method:

@@ -156,8 +156,8 @@ def engine(workers: int, batch: int, rounds: int) -> dict[str, float]:
     }
 
 
-def memory(n_clients: int, workers: int) -> dict[str, float]:
-    """Largest resident size (MB) of the engine's process and of a worker with many clients."""
+def one_round(name: str, options: dict, n_clients: int, train: int, share: float, workers: int) -> dict:
+    """Seconds of one round of a method with ``share`` of the clients, and largest resident sizes (MB)."""
     from vaneb.fl.algorithms import build_algorithm
     from vaneb.fl.checkpoint import StageFolder
     from vaneb.fl.engine import Seat, Stage, run_stage
@@ -166,20 +166,33 @@ def memory(n_clients: int, workers: int) -> dict[str, float]:
     from vaneb.fl.network import read_params
     from vaneb.fl.workers import WorkerPool
 
-    options = {"epochs": 1, "batch_size": 10, "learning_rate": RATE}
+    options = {"epochs": 1, "batch_size": 10, "learning_rate": RATE, **options}
     network = build_network(**MODEL)
     start = read_params(network)
     with tempfile.TemporaryDirectory() as temporary:
         data_folder, folder = Path(temporary) / "data", StageFolder(Path(temporary) / "stage")
-        federation(n_clients, train=50, test=40).save(data_folder)
+        federation(n_clients, train, test=40).save(data_folder)
         with WorkerPool(workers, MODEL, data_folder, buffer_bytes(start)) as pool:
-            # Ditto keeps a whole network for every client, the most that any of the methods keep.
-            algorithm = build_algorithm("ditto", network, options)
-            run_stage(Stage("ditto", 1, 0.1, options), algorithm, pool, folder, start, n_clients, Seat(0, 0))
+            algorithm = build_algorithm(name, network, options)
+            began = time.perf_counter()
+            run_stage(Stage(name, 1, share, options), algorithm, pool, folder, start, n_clients, Seat(0, 0))
+            seconds = time.perf_counter() - began
     return {
+        "seconds": seconds,
         "engine_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "worker_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
     }
+
+
+def memory(n_clients: int, workers: int) -> dict[str, float]:
+    """Memory with many clients of Ditto, which keeps a whole network for each, the most of all methods."""
+    return one_round("ditto", {}, n_clients, 50, 0.1, workers)
+
+
+def vaneb_full(coordinate: int) -> dict[str, float]:
+    """A round of VANEB-Full with ten clients of 200 images, direct (0) or coordinate (1) variances."""
+    rule = "coordinate" if coordinate else "direct"
+    return one_round("vaneb_full", {"rule": rule, "damping": 0.1, "iterations": 20}, 10, 200, 1.0, 1)
 
 
 def in_fresh_process(what: str, *arguments: int, environment: dict[str, str] | None = None):
@@ -195,6 +208,7 @@ MEASURES = {
     "plain": plain_loop,
     "engine": engine,
     "memory": memory,
+    "vaneb_full": vaneb_full,
     "plain_cpu": plain_cpu,
     "worker_cpu": worker_cpu,
 }

@@ -127,7 +127,8 @@ def weight_gradient(images, gradient, place, result):
 def image_gradient(gradient, place, weight, result):
     """result = sum of gradient[b, i, j, o] weight[o], each in the window that it belongs to.
 
-    ``weight`` is (channels out, k, k, channels in), ``result`` has the shape of the images.
+    ``weight`` is (channels out, k, k, channels in), ``result`` has the shape of the images.  Per image: list
+    the channels whose gradient belongs to a window, then add their weights to it, four at a time.
     """
     zero = gradient.dtype.type(0)
     n, rows, columns, outputs = gradient.shape
@@ -136,16 +137,35 @@ def image_gradient(gradient, place, weight, result):
     run = size * inputs
     pixels, weights = result.reshape(-1), weight.reshape(outputs, size, run)
     pixels[:] = zero
+    # Room for three zeros that fill up the last four.
+    values = np.zeros((rows, columns, 4, outputs + 3), gradient.dtype)
+    channel = np.zeros((rows, columns, 4, outputs + 3), np.int64)
+    counts = np.zeros((rows, columns, 4), np.int64)
     for b in range(n):
-        for o in range(outputs):
-            for i in range(rows):
-                for j in range(columns):
+        counts[:] = 0
+        for i in range(rows):
+            for j in range(columns):
+                for o in range(outputs):
                     q = np.int64(place[b, i, j, o])
                     if q != CUT_OFF:
-                        value = gradient[b, i, j, o]
-                        start = _start(b, i, j, q, height, width, inputs)
-                        for r in range(size):
-                            first = start + r * width * inputs
-                            target, source = pixels[first : first + run], weights[o, r]
+                        e = counts[i, j, q]
+                        values[i, j, q, e], channel[i, j, q, e] = gradient[b, i, j, o], o
+                        counts[i, j, q] += 1
+                for q in range(4):
+                    end = counts[i, j, q]
+                    values[i, j, q, end : end + 3] = zero
+        for r in range(size):
+            for i in range(rows):
+                for j in range(columns):
+                    for q in range(4):
+                        first = _start(b, i, j, q, height, width, inputs) + r * width * inputs
+                        target = pixels[first : first + run]
+                        value, o = values[i, j, q], channel[i, j, q]
+                        for e in range(0, counts[i, j, q], 4):
+                            value0, value1, value2, value3 = value[e], value[e + 1], value[e + 2], value[e + 3]
+                            run0, run1 = weights[o[e], r], weights[o[e + 1], r]
+                            run2, run3 = weights[o[e + 2], r], weights[o[e + 3], r]
                             for t in range(run):
-                                target[t] += value * source[t]
+                                target[t] += (
+                                    value0 * run0[t] + value1 * run1[t] + value2 * run2[t] + value3 * run3[t]
+                                )

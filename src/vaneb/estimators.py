@@ -215,7 +215,7 @@ class VANEB(Estimator):
             likelihood, diagonal=diagonal, rng=rng, progress=progress, own_spreads=certifying
         )
         if self.smooth_.single:
-            single = gaussian_prior(likelihood, diagonal=diagonal, polish=True)
+            single = gaussian_prior(likelihood, diagonal=diagonal)
             return self.smooth_.spread, with_lone_clients(single, likelihood)
         return self.smooth_.spread, None
 

@@ -122,6 +122,30 @@ def test_outer_minus_information_is_the_hessian_of_the_value(name):
         np.testing.assert_allclose(hessian, (up - down) / (2 * step), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_slopes_of_a_gaussian_population_are_finite_differences(name):
+    likelihood = exact_likelihood(*make(name))
+    d = likelihood.dimension
+    rng = np.random.default_rng(5)
+    mean, root = rng.normal(size=d) * 0.3, np.tril(rng.normal(size=(d, d))) * 0.4 + 0.5 * np.eye(d)
+    root[:, -1] = 0.0  # a singular population
+
+    def value(mean, root):
+        return likelihood.smoothed(root @ root.T).log_likelihood(mean[None])[:, 0].mean()
+
+    found, of_mean, of_root = likelihood.population_slopes(mean, root)
+    np.testing.assert_allclose(found, value(mean, root), rtol=1e-10)
+    step = 1e-5
+    for c in range(d):
+        move = step * np.eye(d)[c]
+        slope = (value(mean + move, root) - value(mean - move, root)) / (2 * step)
+        np.testing.assert_allclose(of_mean[c], slope, rtol=1e-5, atol=1e-8)
+        for e in range(d - 1):
+            turn = np.outer(move, np.eye(d)[e])
+            slope = (value(mean, root + turn) - value(mean, root - turn)) / (2 * step)
+            np.testing.assert_allclose(of_root[c, e], slope, rtol=1e-5, atol=1e-8)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_vanishing_spread_is_no_spread(name):
     rows, family = make(name)

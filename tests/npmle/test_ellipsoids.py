@@ -52,8 +52,8 @@ def run(estimates, precision, half_logs, centres, weights, covariances, near=Non
     half = 0.5 * np.linalg.slogdet(covariances)[1]
     work = np.empty((2 * d + 4, max(m, d)))
     expect(
-        estimates, precision, half_logs, centres, np.log(weights), np.linalg.inv(covariances), half, near,
-        look, work, sums, log_density,
+        (0,) * d, estimates, precision, half_logs, centres, np.log(weights), np.linalg.inv(covariances),
+        half, near, look, work, sums, log_density,
     )  # fmt: skip
     return sums, log_density, near
 

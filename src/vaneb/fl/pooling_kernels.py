@@ -151,18 +151,19 @@ def image_gradient(gradient, place, weight, result):
                         e = counts[i, j, q]
                         values[i, j, q, e], channel[i, j, q, e] = gradient[b, i, j, o], o
                         counts[i, j, q] += 1
-                for q in range(4):
-                    end = counts[i, j, q]
-                    values[i, j, q, end : end + 3] = zero
+                for at in range(4):
+                    end = counts[i, j, at]
+                    values[i, j, at, end : end + 3] = zero
         for r in range(size):
             for i in range(rows):
                 for j in range(columns):
-                    for q in range(4):
-                        first = _start(b, i, j, q, height, width, inputs) + r * width * inputs
+                    for at in range(4):
+                        first = _start(b, i, j, at, height, width, inputs) + r * width * inputs
                         target = pixels[first : first + run]
-                        value, o = values[i, j, q], channel[i, j, q]
-                        for e in range(0, counts[i, j, q], 4):
-                            value0, value1, value2, value3 = value[e], value[e + 1], value[e + 2], value[e + 3]
+                        value, o = values[i, j, at], channel[i, j, at]
+                        for e in range(0, counts[i, j, at], 4):
+                            value0, value1 = value[e], value[e + 1]
+                            value2, value3 = value[e + 2], value[e + 3]
                             run0, run1 = weights[o[e], r], weights[o[e + 1], r]
                             run2, run3 = weights[o[e + 2], r], weights[o[e + 3], r]
                             for t in range(run):

@@ -197,6 +197,19 @@ class ExactLikelihood:
         list(map_blocks(block, self.n_clients, self._block))
         return Components(mean, covariance)
 
+    def population_slopes(self, mean: Array, root: Array) -> tuple[float, Array, Array]:
+        """Average log-density of the clients under N(mean, root root'), and its gradients in both."""
+        atoms_t, constant = _transposed(mean[None]), self.constant
+        root = np.ascontiguousarray(root)
+
+        def block(part: slice) -> tuple[float, Array, Array]:
+            search = self._search(root, part)
+            return exact_laplace.population_slopes(self._rows(part), constant[part], atoms_t, search)
+
+        parts = list(map_blocks(block, self.n_clients, self._block))
+        value, of_mean, of_root = (np.sum(sums, axis=0) / self.n_clients for sums in zip(*parts, strict=True))
+        return float(value), of_mean, of_root
+
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         part = replace(self, rows=self.rows.take(rows), fits=self.fits.take(rows))
         if "constant" in self.__dict__:

@@ -129,16 +129,17 @@ def find_modes(data, k, atoms_t, start, size, root, guess, gain, tile, modes):
     loss = np.empty(TILE)
     first = np.empty((d, TILE))
     second = np.empty((d * (d + 1) // 2, TILE))
-    best = np.full(TILE, np.inf)
-    damping = np.ones(TILE)
-    trial = np.empty((TILE, q))
-    step = np.zeros((TILE, q))
+    best = np.full(size, np.inf)
+    damping = np.ones(size)
+    trial = np.empty((size, q))
+    step = np.zeros((size, q))
     running = np.arange(size)
-    modes.u[:] = 0.0
-    modes.score[:] = 0.0
-    modes.information[:] = 0.0
-    modes.factor[:] = 0.0
-    modes.log_density[:] = -np.inf
+    # Not the whole tile: often one atom is all.
+    modes.u[:size] = 0.0
+    modes.score[:size] = 0.0
+    modes.information[:size] = 0.0
+    modes.factor[:size] = 0.0
+    modes.log_density[:size] = -np.inf
     score = np.empty(d)
     matrix = np.empty((d, d))
     for i in range(size):
@@ -320,6 +321,49 @@ def ascent(data, constant, atoms_t, search, floor, curvature):
                 share = math.exp(constant[k] + modes.log_density[chosen[i]])
                 add_pair(share, gradients[i], informations[i], curvature, start + chosen[i], sums)
     return sums
+
+
+@njit(cache=True, nogil=True)
+def population_slopes(data, constant, atoms_t, search):
+    """Sum over clients of log p_k(a; L L') at one atom, with its gradients in a, (d,), and in L, (d, q).
+
+    With gamma the gradient in the atom, and A = I + L' H L, that in L is
+
+        gamma u*' - s (s - gamma)' L - H L A^{-1}:
+
+    directly through theta* = a + L u* and the determinant, and through where theta* goes.
+    """
+    d, q = search.root.shape
+    root = search.root
+    tile = new_tile(data.n_index, 1)
+    modes = new_modes(d, q)
+    gain, column = np.empty((q, d)), np.empty(q)
+    chosen = np.zeros(1, dtype=np.intp)
+    gradients, informations, covariances = np.empty((1, d)), np.empty((1, d, d)), np.empty((1, d, d))
+    value, of_atom, of_root = 0.0, np.zeros(d), np.zeros((d, q))
+    for k in range(constant.shape[0]):
+        first_gain(root, search.information[k], gain)
+        find_modes(data, k, atoms_t, 0, 1, root, search.guess[k], gain, tile, modes)
+        atom_derivatives(data, k, chosen, 1, root, tile, modes, gradients, informations, covariances)
+        value += constant[k] + modes.log_density[0]
+        score, gradient = modes.score[0], gradients[0]
+        for e in range(q):
+            along = 0.0
+            for c in range(d):
+                along += root[c, e] * (score[c] - gradient[c])
+            for c in range(d):
+                of_root[c, e] += gradient[c] * modes.u[0, e] - score[c] * along
+        for c in range(d):
+            of_atom[c] += gradient[c]
+            for e in range(q):
+                t = 0.0
+                for b in range(d):
+                    t += root[b, e] * modes.information[0, b, c]
+                column[e] = t
+            cholesky_solve(modes.factor[0], column)
+            for e in range(q):
+                of_root[c, e] -= column[e]
+    return value, of_atom, of_root
 
 
 @njit(cache=True, nogil=True)

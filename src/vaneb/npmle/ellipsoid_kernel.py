@@ -54,6 +54,7 @@ def _set_pair(precision, difference, inverse, d, score, factor):
 
 @njit(cache=True, nogil=True)
 def expect(
+    axes,
     estimates,
     precision,
     half_log_precision,
@@ -71,6 +72,7 @@ def expect(
 
     Parameters
     ----------
+    axes : d zeros; a tuple, so that each number of dimensions is compiled for itself, with loops unrolled
     estimates : (K, d)
     precision : (K, m or 1, d, d), or (K, m or 1, d, 1) where diagonal
     half_log_precision : (K, m or 1)
@@ -80,7 +82,7 @@ def expect(
     sums : (m, 1 + d + d d), overwritten
     log_density : (K,), overwritten
     """
-    n_clients, d = estimates.shape
+    n_clients, d = estimates.shape[0], len(axes)
     m = centres.shape[0]
     shared = precision.shape[1] == 1
     terms, score, half, difference = work[0], work[1], work[2], work[3]
@@ -95,27 +97,29 @@ def expect(
             for a in range(d):
                 difference[a] = estimates[k, a] - centres[j, a]
             square = _set_pair(precision[k, column], difference, inverses[j], d, score, factor)
-            logs = 0.0
+            root = 1.0
             for a in range(d):
                 t = score[a]
                 for b in range(a):
                     t -= factor[a, b] * half[b]
                 half[a] = t / factor[a, a]
                 square -= half[a] * half[a]
-                logs += math.log(factor[a, a])
-            terms[j] = log_weights[j] + half_log_precision[k, column] - 0.5 * square - logs - half_logs[j]
+                root *= factor[a, a]
+            terms[j] = log_weights[j] + half_log_precision[k, column] - 0.5 * square - half_logs[j]
+            terms[j] -= math.log(root)
             top = max(top, terms[j])
         total = 0.0
         for j in range(m):
             if look:
                 near[k, j] = terms[j] > top + FAR
             if near[k, j]:
-                total += math.exp(terms[j] - top)
+                terms[j] = math.exp(terms[j] - top)
+                total += terms[j]
         log_density[k] = top + math.log(total)
         for j in range(m):
             if not near[k, j]:
                 continue
-            share = math.exp(terms[j] - log_density[k])
+            share = terms[j] / total
             if share < 1e-9:
                 continue
             for a in range(d):

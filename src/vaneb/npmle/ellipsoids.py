@@ -147,6 +147,7 @@ def fit_ellipsoids(clients: Summaries, spread: Array, size: int, rng: np.random.
         near = np.empty((n_clients, m), dtype=np.bool_) if look else near
         sums = np.empty((m, 1 + d + d * d))
         expect(
+            (0,) * d,
             estimates,
             np.ascontiguousarray(precision),
             half_logs,

@@ -7,8 +7,10 @@ EM on (mu, Gamma) under the smoothed likelihood: with m_k, V_k client k's poster
     mu <- mean m_k,     Gamma <- mean [V_k + (m_k - mu)(m_k - mu)'],
 
 accelerated by squared extrapolation (SQUAREM): EM alone needs thousands of steps when the clients know
-little.  Every accepted extrapolation raises the likelihood.  For Gaussian reports the likelihood's gradient
-is at hand, and a quasi-Newton method takes over early: EM crawls where Gamma is (nearly) singular.
+little.  Every accepted extrapolation raises the likelihood.  For Gaussian reports and for rows the
+likelihood's gradient is at hand, and a quasi-Newton method takes over early: EM crawls where Gamma is
+(nearly) singular, and where posterior moments are approximate (Laplace) its fixed point is near the
+maximum, not at it.
 
 A Gaussian has no room for a client that is nothing like the others: one of them would own it.  Clients that
 the fitted Gaussian leaves alone (``are_alone``) have no part in the fit.
@@ -24,6 +26,7 @@ from scipy.optimize import minimize
 from scipy.special import chdtri
 
 from vaneb.blocks import sum_blocks
+from vaneb.likelihood.exact import ExactLikelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.likelihood.gaussian_shared import SharedGaussian
@@ -39,8 +42,8 @@ GAUSSIAN = (ConstantGaussian, SharedGaussian, FunctionGaussian)
 ALONE = -50.0
 #: A Gaussian population leaves a client alone who is further out than one in a million of its own.
 ODD = 1e-6
-#: Gain of two steps at which EM hands over to the likelihood's gradient, and to a polish without it.
-HAND_OVER, HAND_OVER_TO_POLISH = 1e-3, 1e-6
+#: Gain of two steps at which EM hands over to the likelihood's gradient.
+HAND_OVER = 1e-3
 #: Iterations of the quasi-Newton method, in few dimensions and in many, where one costs d^2 for every client.
 MOST_GRADIENTS = 500, 60
 #: Times that the clients who are alone are looked for again after a fit without them.
@@ -53,7 +56,6 @@ def gaussian_prior(
     diagonal: bool = False,
     tol: float = 1e-9,
     max_steps: int = 400,
-    polish: bool = False,
 ) -> Prior:
     """The best single Gaussian, N(mu, Gamma).
 
@@ -61,12 +63,11 @@ def gaussian_prior(
     ----------
     diagonal : keep Gamma diagonal.
     tol : stop when two steps gain less than this in average log-likelihood.
-    polish : climb the likelihood itself from where EM ended, if that was by approximation; see ``_polished``.
     """
     gaussian = isinstance(likelihood, GAUSSIAN)
-    polish = polish and not gaussian and not diagonal and likelihood.dimension <= 4
+    by_gradient = gaussian or isinstance(likelihood, ExactLikelihood)
     # Another method finishes what EM begins.
-    em_tol = max(tol, HAND_OVER if gaussian else HAND_OVER_TO_POLISH if polish else 0.0)
+    em_tol = max(tol, HAND_OVER if by_gradient else 0.0)
     mean, spread = _robust_start(likelihood)
     coordinates = _Coordinates(mean, np.sqrt(np.diagonal(spread)), diagonal)
     alone = are_alone(likelihood, mean, spread)
@@ -75,13 +76,11 @@ def gaussian_prior(
         # In many dimensions an EM step costs more than several gradients.
         if not (gaussian and len(mean) > FEW_ENOUGH):
             mean, spread = _by_em(others, mean, spread, coordinates, em_tol, max_steps)
-        if gaussian:
+        if by_gradient:
             mean, spread = _by_gradient(others, mean, spread, coordinates, tol)
         before, alone = alone, are_alone(likelihood, mean, spread)
         if (alone == before).all():
             break
-    if polish:
-        mean, spread = _polished(others, mean, spread, coordinates)
     return Prior(mean[None], np.ones(1), spread)
 
 
@@ -150,13 +149,7 @@ def _by_em(
 def _by_gradient(
     likelihood: Likelihood, mean: Array, spread: Array, coordinates: _Coordinates, tol: float
 ) -> tuple[Array, Array]:
-    """The maximum by L-BFGS in mu and a root R of Gamma = R R', which may become singular on the way.
-
-        dl/dmu = mean_k (score at mu),    dl/dGamma = 1/2 mean_k (s_k s_k' - Q_k),    dl/dR = 2 (dl/dGamma) R,
-
-    with Q_k = (Sigma_k / n_k + Gamma)^{-1} and s_k = Q_k (theta_hat_k - mu): the sums that ``ascent`` forms,
-    if clients are weighted by the inverse of their likelihoods.
-    """
+    """The maximum by L-BFGS in mu and a root R of Gamma = R R', which may become singular on the way."""
     d, scale = len(mean), coordinates.scale
     free = np.eye(d, dtype=bool) if coordinates.diagonal else np.tri(d, dtype=bool)
 
@@ -165,24 +158,13 @@ def _by_gradient(
         root[free] = x[d:]
         return coordinates.centre + scale * x[:d], scale[:, None] * root
 
-    def squared(root: Array) -> Array:
-        return np.diag(np.diagonal(root) ** 2) if coordinates.diagonal else root @ root.T
-
     def loss(x: Array) -> tuple[float, Array]:
         at, root = unpack(x)
-        smoothed = likelihood.smoothed(squared(root))
-        values = smoothed.log_likelihood(at[None])[:, 0]
-        weights = -values - np.log(len(values))
-        sums = smoothed.ascent(at[None], weights, frozen=True)
-        exact = smoothed.ascent(at[None], weights, curvature=False).gradient[0]
-        assert sums.outer is not None
-        information = sums.information[0] if sums.information.ndim == 3 else np.diag(sums.information[0])
-        excess = sums.outer[0] - information
-        if coordinates.diagonal:  # no products of matrices in many dimensions
-            slope = scale * np.diagonal(excess) * np.diagonal(root)
+        if isinstance(likelihood, ExactLikelihood):
+            value, of_mean, of_root = likelihood.population_slopes(at, root)
         else:
-            slope = (scale[:, None] * (excess @ root))[free]
-        return -float(values.mean()), -np.concatenate([scale * exact, slope])
+            value, of_mean, of_root = _gaussian_slopes(likelihood, at, root, coordinates.diagonal)
+        return -value, -np.concatenate([scale * of_mean, (scale[:, None] * of_root)[free]])
 
     unit = spread / scale[:, None] / scale
     root = np.linalg.cholesky(unit + 1e-9 * np.trace(unit) / d * np.eye(d))
@@ -193,29 +175,34 @@ def _by_gradient(
     if not found.fun <= loss(start)[0]:
         return mean, spread
     mean, root = unpack(found.x)
-    return mean, squared(root)
+    return mean, _squared(root, coordinates.diagonal)
 
 
-def _polished(
-    likelihood: Likelihood, mean: Array, spread: Array, coordinates: _Coordinates
-) -> tuple[Array, Array]:
-    """Climb the likelihood itself from where EM ended.
+def _squared(root: Array, diagonal: bool) -> Array:
+    return np.diag(np.diagonal(root) ** 2) if diagonal else root @ root.T
 
-    Where posterior moments are approximate (Laplace), EM's fixed point is near the maximum, not at it.
+
+def _gaussian_slopes(
+    likelihood: Likelihood, mean: Array, root: Array, diagonal: bool
+) -> tuple[float, Array, Array]:
+    """Average log-density of Gaussian reports under N(mean, R R'), and its gradients in mean and R:
+
+        dl/dmu = mean_k (score at mu),    dl/dGamma = 1/2 mean_k (s_k s_k' - Q_k),    dl/dR = 2 (dl/dGamma) R,
+
+    with Q_k = (Sigma_k / n_k + Gamma)^{-1} and s_k = Q_k (theta_hat_k - mu): the sums that ``ascent`` forms,
+    if clients are weighted by the inverse of their likelihoods.
     """
-    start = coordinates.of(mean, spread)
-    if start is None:
-        return mean, spread
-
-    def loss(point: Array) -> float:
-        if np.abs(point - start).max() > 5:
-            return np.inf
-        return -_value(likelihood, *coordinates.back(point))
-
-    found = minimize(loss, start, method="BFGS", options={"maxiter": 15, "gtol": 1e-6})
-    if not (np.isfinite(found.fun) and found.fun < loss(start)):
-        return mean, spread
-    return coordinates.back(found.x)
+    smoothed = likelihood.smoothed(_squared(root, diagonal))
+    values = smoothed.log_likelihood(mean[None])[:, 0]
+    weights = -values - np.log(len(values))
+    sums = smoothed.ascent(mean[None], weights, frozen=True)
+    exact = smoothed.ascent(mean[None], weights, curvature=False).gradient[0]
+    assert sums.outer is not None
+    information = sums.information[0] if sums.information.ndim == 3 else np.diag(sums.information[0])
+    excess = sums.outer[0] - information
+    # No products of matrices in many dimensions.
+    of_root = np.diag(np.diagonal(excess) * np.diagonal(root)) if diagonal else excess @ root
+    return float(values.mean()), exact, of_root
 
 
 def _robust_start(likelihood: Likelihood) -> tuple[Array, Array]:

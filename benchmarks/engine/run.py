@@ -216,13 +216,13 @@ MEASURES = {
 
 def compare_processor_time(batches: list[int], rounds: int, repeats: int) -> None:
     """Print samples per second of processor time."""
-    from vaneb.fl.workers import MALLOC, ONE_THREAD
+    from vaneb.worker_environment import WORKER
 
     for batch in batches:
         plain, worker = 0.0, 0.0
         for _ in range(repeats):
             plain = max(plain, in_fresh_process("plain_cpu", batch, rounds))
-            found = in_fresh_process("worker_cpu", batch, rounds, environment={**MALLOC, **ONE_THREAD})
+            found = in_fresh_process("worker_cpu", batch, rounds, environment=WORKER)
             worker = max(worker, found)
         print(
             f"batch {batch}: plain {plain:.0f}, worker {worker:.0f}, {worker / plain:.2f} times", flush=True

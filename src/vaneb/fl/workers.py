@@ -25,18 +25,9 @@ from vaneb.fl.federated_data import FederatedData
 from vaneb.fl.trees import Tree, pack, unpack
 from vaneb.fl.workbench import Task, Workbench
 from vaneb.fl.worker import receive, send
+from vaneb.worker_environment import WORKER
 
 Job = tuple[Task, Tree]
-
-#: Small tensors come and go in every step.  With these thresholds glibc keeps their memory instead of
-#: giving it back to the system each time; worth 10-20% of the training time.
-MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
-#: Two threads per worker on a busy machine wait for each other; one thread per core does not.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @contextmanager
@@ -129,7 +120,7 @@ class _Process:
             [sys.executable, "-m", "vaneb.fl.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **MALLOC, **ONE_THREAD, "PYTHONPATH": path},
+            env={**os.environ, **WORKER, "PYTHONPATH": path},
         )
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None

@@ -65,9 +65,9 @@ def gaussian_prior(
     tol : stop when two steps gain less than this in average log-likelihood.
     """
     gaussian = isinstance(likelihood, GAUSSIAN)
-    by_gradient = gaussian or isinstance(likelihood, ExactLikelihood)
-    # Another method finishes what EM begins.
-    em_tol = max(tol, HAND_OVER if by_gradient else 0.0)
+    exact = isinstance(likelihood, ExactLikelihood)
+    # The gradient finishes what EM begins: on rows, where both cost the same, after one step.
+    em_tol, em_steps = (max(tol, HAND_OVER), max_steps) if gaussian else (tol, 1 if exact else max_steps)
     mean, spread = _robust_start(likelihood)
     coordinates = _Coordinates(mean, np.sqrt(np.diagonal(spread)), diagonal)
     alone = are_alone(likelihood, mean, spread)
@@ -75,8 +75,8 @@ def gaussian_prior(
         others = likelihood.take(np.flatnonzero(~alone)) if alone.any() else likelihood
         # In many dimensions an EM step costs more than several gradients.
         if not (gaussian and len(mean) > FEW_ENOUGH):
-            mean, spread = _by_em(others, mean, spread, coordinates, em_tol, max_steps)
-        if by_gradient:
+            mean, spread = _by_em(others, mean, spread, coordinates, em_tol, em_steps)
+        if gaussian or exact:
             mean, spread = _by_gradient(others, mean, spread, coordinates, tol)
         before, alone = alone, are_alone(likelihood, mean, spread)
         if (alone == before).all():

@@ -20,13 +20,9 @@ from typing import Any
 
 from vaneb.errors import InvalidOption, VanebError
 from vaneb.study.rows import Row
+from vaneb.worker_environment import WORKER
 
 Job = dict[str, Any]
-
-#: Two threads on each of two cores wait for each other; and CPU seconds are only comparable on one.
-ONE_THREAD = {
-    f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "VECLIB_MAXIMUM")
-} | {"VANEB_THREADS": "1"}
 
 
 class WorkerLost(VanebError):
@@ -96,7 +92,7 @@ def _start() -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+        env={**os.environ, **WORKER, "PYTHONPATH": path},
         # An interrupt from the keyboard is for the parent, which ends its workers itself.
         start_new_session=True,
     )

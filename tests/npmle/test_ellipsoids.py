@@ -50,10 +50,9 @@ def run(estimates, precision, half_logs, centres, weights, covariances, near=Non
     look = near is None
     near = np.empty((len(estimates), m), dtype=np.bool_) if near is None else near
     half = 0.5 * np.linalg.slogdet(covariances)[1]
-    work = np.empty((2 * d + 4, max(m, d)))
     expect(
         (0,) * d, estimates, precision, half_logs, centres, np.log(weights), np.linalg.inv(covariances),
-        half, near, look, work, sums, log_density,
+        half, near, look, sums, log_density,
     )  # fmt: skip
     return sums, log_density, near
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from numba import njit
 
 #: A pair this far below the client's best one carries nothing, and is looked at again only now and then.
@@ -64,7 +65,6 @@ def expect(
     half_logs,
     near,
     look,
-    work,
     sums,
     log_density,
 ):
@@ -78,15 +78,15 @@ def expect(
     half_log_precision : (K, m or 1)
     centres, log_weights, inverses, half_logs : (m, d), (m,), (m, d, d), (m,)
     near : (K, m) bool; pairs to look at, set anew if ``look``
-    work : (2 d + 4, max(m, d))
     sums : (m, 1 + d + d d), overwritten
     log_density : (K,), overwritten
     """
     n_clients, d = estimates.shape[0], len(axes)
     m = centres.shape[0]
     shared = precision.shape[1] == 1
-    terms, score, half, difference = work[0], work[1], work[2], work[3]
-    factor, inverse = work[4 : 4 + d], work[4 + d : 4 + 2 * d]
+    # Of one client: log r up to a constant, then r; g and the factor of A, needed twice.
+    terms, scores, factors = np.empty(m), np.empty((m, d)), np.empty((m, d, d))
+    half, difference, inverse = np.empty(d), np.empty(d), np.empty((d, d))
     sums[:] = 0.0
     for k in range(n_clients):
         top = -math.inf
@@ -96,6 +96,7 @@ def expect(
             column = 0 if shared else j
             for a in range(d):
                 difference[a] = estimates[k, a] - centres[j, a]
+            score, factor = scores[j], factors[j]
             square = _set_pair(precision[k, column], difference, inverses[j], d, score, factor)
             root = 1.0
             for a in range(d):
@@ -122,10 +123,7 @@ def expect(
             share = terms[j] / total
             if share < 1e-9:
                 continue
-            for a in range(d):
-                difference[a] = estimates[k, a] - centres[j, a]
-            _set_pair(precision[k, 0 if shared else j], difference, inverses[j], d, score, factor)
-            _add(share, score, factor, inverse, half, d, sums[j])
+            _add(share, scores[j], factors[j], inverse, half, d, sums[j])
 
 
 @njit(cache=True, nogil=True)

@@ -157,7 +157,6 @@ def fit_ellipsoids(clients: Summaries, spread: Array, size: int, rng: np.random.
             0.5 * np.linalg.slogdet(covariances)[1],
             near,
             look,
-            np.empty((2 * d + 4, max(m, d))),
             sums,
             log_density,
         )

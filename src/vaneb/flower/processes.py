@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -25,6 +26,10 @@ from vaneb.flower.settings import Settings
 #: Seconds that a group of processes gets to end by itself.
 GRACE = 5.0
 APP = "vaneb-federation"
+#: Below the ports that systems give to outgoing connections (Linux: from 32768 on).  Such a connection may take
+#: a port after it was found free and before a process listens on it, which then does not start.
+PORTS = range(20_000, 32_768)
+_given: set[int] = set()
 
 
 class FederationFailed(VanebError):
@@ -55,10 +60,15 @@ class Security:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that nobody listens on now; another one at each call."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if port in _given:
+            continue
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            _given.add(port)
+            return port
+    raise FederationFailed(f"no port from {PORTS[0]} to {PORTS[-1]} is free on this machine")
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:

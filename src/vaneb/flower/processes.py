@@ -26,8 +26,8 @@ from vaneb.flower.settings import Settings
 #: Seconds that a group of processes gets to end by itself.
 GRACE = 5.0
 APP = "vaneb-federation"
-#: Below the ports that systems give to outgoing connections (Linux: from 32768 on).  Such a connection may take
-#: a port after it was found free and before a process listens on it, which then does not start.
+#: Below the ports that systems give to outgoing connections (Linux: from 32768 on).  Such a connection may
+#: take a port after it was found free and before a process listens on it, which then does not start.
 PORTS = range(20_000, 32_768)
 _given: set[int] = set()
 

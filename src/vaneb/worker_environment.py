@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Arrays come and go in every step.  With these thresholds glibc keeps their memory instead of giving it back
-#: to the system each time; worth 10 to 20% of the time of training, 7% of that of the study.
+#: to the system each time; worth 10 to 20% of the time of training.
 MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from vaneb.fl.algorithm import ClientData, ServerState
-from vaneb.fl.network import Network, network_from
+from vaneb.fl.algorithms import build_algorithm
+from vaneb.fl.network import Network, network_from, read_params
 
 FEATURES, HIDDEN, CLASSES = 4, 3, 3
 LOCAL = {"epochs": 2, "batch_size": 4, "learning_rate": 0.1}
@@ -61,6 +62,20 @@ def one_round(algorithm, state: ServerState, clients, states, number: int = 0):
         )
     state, info = algorithm.server_update(state, outputs)
     return state, after, outputs, info
+
+
+def start(name: str, network: Network, **changes):
+    """An algorithm with the options of the tests, and its first state."""
+    algorithm = build_algorithm(name, network, {**OPTIONS[name], **changes})
+    return algorithm, algorithm.init(read_params(network), np.random.default_rng(3))
+
+
+def rounds(algorithm, state: ServerState, clients, number: int):
+    """``number`` rounds with all ``clients``."""
+    states: dict = {}
+    for t in range(number):
+        state, states, outputs, info = one_round(algorithm, state, clients, states, t)
+    return state, states, outputs, info
 
 
 def equal(left, right) -> bool:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-from vaneb.covariance._kernels import EXPONENT_LIMIT_LOW
+from vaneb.covariance._row_sums import EXPONENT_LIMIT_LOW
 from vaneb.vector_math import exponentials
 
 #: The trapezoid rule with step h is wrong by about exp(-2 pi^2 / h^2) for the Gaussian factor and by

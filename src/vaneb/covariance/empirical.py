@@ -141,12 +141,12 @@ class EmpiricalGLM(RaggedInformation):
         object.__setattr__(self, "size", float(size))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _kernels
+        from vaneb.covariance import _glm_kernels
 
         kind = {
-            "poisson": _kernels.POISSON,
-            "logistic": _kernels.LOGISTIC,
-            "negative-binomial": _kernels.NEGATIVE_BINOMIAL,
+            "poisson": _glm_kernels.POISSON,
+            "logistic": _glm_kernels.LOGISTIC,
+            "negative-binomial": _glm_kernels.NEGATIVE_BINOMIAL,
         }[self.model]
         return glm_moments(self.rows, self._bounds(), np.zeros(0), points, kind, self.size, order)
 
@@ -185,15 +185,15 @@ class EmpiricalSoftmax(RaggedInformation):
         object.__setattr__(self, "projections", check_projections(self.projections, self.dimension))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _kernels
+        from vaneb.covariance import _softmax_kernels
 
         out, flat, layout = _tensor(self.n_clients, points, order)
         points = np.ascontiguousarray(points, dtype=np.float64)
-        fill = _kernels.softmax_moments
+        fill = _softmax_kernels.softmax_moments
         if order == 2 and len(self.projections) <= FEW_CLASSES:
-            fill = _kernels.softmax_information
+            fill = _softmax_kernels.softmax_information
         elif order == 3 and len(self.projections) == 3:
-            fill = _kernels.three_class_derivative
+            fill = _softmax_kernels.three_class_derivative
         fill(self.rows, *self._bounds(), self.projections, points, *layout, flat)
         return out
 
@@ -238,14 +238,14 @@ def glm_moments(
     Client k holds the rows from ``bounds[0][k]`` to before ``bounds[1][k]``.
     ``responses`` (N,) is read by the weights of scores only and may be empty for the others.
     """
-    from vaneb.covariance import _kernels
+    from vaneb.covariance import _glm_kernels
 
     out, flat, layout = _tensor(bounds[0].size, points, order)
     points = np.ascontiguousarray(points, dtype=np.float64)
     if order == 2 and responses.size == 0:
-        _kernels.glm_information(rows, *bounds, points, kind, parameter, *layout, flat)
+        _glm_kernels.glm_information(rows, *bounds, points, kind, parameter, *layout, flat)
     else:
-        _kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, *layout, flat)
+        _glm_kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, *layout, flat)
     return out
 
 

@@ -148,12 +148,12 @@ class EmpiricalScores(RaggedInformation):
         object.__setattr__(self, "variance", float(variance))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _kernels
+        from vaneb.covariance import _glm_kernels
 
         kind = {
-            "poisson": _kernels.POISSON_SCORE,
-            "logistic": _kernels.LOGISTIC_SCORE,
-            "gaussian": _kernels.GAUSSIAN_SCORE,
+            "poisson": _glm_kernels.POISSON_SCORE,
+            "logistic": _glm_kernels.LOGISTIC_SCORE,
+            "gaussian": _glm_kernels.GAUSSIAN_SCORE,
         }[self.model]
         return glm_moments(self.rows, self._bounds(), self.responses, points, kind, self.variance, order)
 

@@ -48,8 +48,8 @@ MOST = 5.0
 #: predicts worse (160 schools: +1.9 standard errors held out, 1% worse on new rows).  With many clients the
 #: mixture is scored after a fit to half of them, which costs it more than the Gaussian, and a mixture fitted
 #: to all loses little where it is not needed: there it takes fewer.  The same lead over the Gaussian is asked
-#: of components with spreads of their own; over another mixture any lead will do (six draws of 3,200 clients
-#: with classes, leads of 0.6 to 1.4 standard errors: their estimates were nearer in all six).
+#: of components with spreads of their own; over another mixture any lead will do (five draws of 800 and 3,200
+#: clients with classes, leads of 0.6 to 1.4 standard errors: their estimates were nearer in all five).
 STANDARD_ERRORS = 0.5
 AGAINST_THE_GAUSSIAN, AGAINST_IF_MANY = 2.0, 1.0
 #: Components with spreads of their own are tried in these dimensions (in one, a shared spread does as well),

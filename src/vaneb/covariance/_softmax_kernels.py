@@ -1,48 +1,17 @@
-"""Compiled sums over a client's rows, for every client and point: the hot loops of ``empirical``.
-
-Both kernels write, for client k and point j, the symmetric tensor
-
-    T = (1/n_k) sum_i w_i  v_i (x) v_i            (order 2: the information)
-    T = (1/n_k) sum_i w'_i v_i (x) v_i (x) v_i    (order 3: its derivative)
-
-each distinct entry once.  ``tuples`` (T, order) lists the coordinates of the distinct entries and
-``scatter`` (d**order,) says which of them stands at each place of the flattened tensor.
-
-Client k holds rows[starts[k]:stops[k]].  A client that follows itself (a solver asks for pairs of
-client and point, sorted by client) is not prepared twice.
-
-Inner loops run over rows (those of an information: and points) and hold no branches, so that they become
-vector instructions; the exponential is written out for the same reason (the library's is called row by row).
-"""
+"""Compiled information of softmax regressions with shared parameters; see ``_row_sums``."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numba import njit
 
+from vaneb.covariance._row_sums import AT_ONCE, EXPONENT_LIMIT_LOW, FAST, by_points
 from vaneb.vector_math import exp, exponentials
-
-#: Linear predictors are clipped to [-EXPONENT_LIMIT_LOW, EXPONENT_LIMIT] before they are exponentiated:
-#: e^200 is 7e86, so that a precision, its square and its determinant stay finite.
-EXPONENT_LIMIT = 200.0
-EXPONENT_LIMIT_LOW = 700.0
-
-POISSON, LOGISTIC, NEGATIVE_BINOMIAL, POISSON_SCORE, LOGISTIC_SCORE, GAUSSIAN_SCORE = range(6)
 
 #: Exponentials up to here, and the products of two of them, are far from overflow.
 SAFE_EXPONENT = 300.0
-
 #: Rows that a loop takes in one turn: vectors of four, four of them at once.
 WHOLE = 16
-#: Points that are taken together where loops run over points.
-AT_ONCE = 64
-
-#: Reordering of sums is allowed, assumptions about NaN and infinity are not.
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
-#: Loops over points reorder no sum; a zero divided by makes no error, whose test would keep a loop scalar.
-_by_points = njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 
 
 @njit(cache=True, nogil=True)
@@ -54,129 +23,7 @@ def padded(n):
     return (n + WHOLE - 1) // WHOLE * WHOLE
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
-def _weights(kind, parameter, derivative, eta, response, n, scratch, e, w):
-    """w_i(eta_i), or w_i'(eta_i) if ``derivative``; ``eta`` is overwritten."""
-    if kind in (POISSON, POISSON_SCORE):
-        for i in range(n):
-            eta[i] = min(max(eta[i], -EXPONENT_LIMIT_LOW), EXPONENT_LIMIT)
-        exponentials(eta, n, e)
-        if derivative:  # nothing changes where the exponent is clipped
-            for i in range(n):
-                scratch[i] = e[i] if eta[i] < EXPONENT_LIMIT else 0.0
-        if kind == POISSON:
-            for i in range(n):
-                w[i] = scratch[i] if derivative else e[i]
-        else:
-            for i in range(n):
-                residual = response[i] - e[i]
-                w[i] = -2.0 * residual * scratch[i] if derivative else residual * residual
-    elif kind == GAUSSIAN_SCORE:
-        for i in range(n):
-            residual = (response[i] - eta[i]) / parameter
-            w[i] = -2.0 * residual / parameter if derivative else residual * residual
-    else:
-        shift = math.log(parameter) if kind == NEGATIVE_BINOMIAL else 0.0
-        for i in range(n):
-            eta[i] -= shift
-            w[i] = max(-abs(eta[i]), -EXPONENT_LIMIT_LOW)
-        exponentials(w, n, e)
-        # pi = 1 / (1 + e) and 1 - pi = e / (1 + e) for eta >= 0, the other way round below
-        if kind == LOGISTIC:
-            for i in range(n):
-                u = 1.0 / (1.0 + e[i])
-                slope = (e[i] - 1.0) * u if derivative else 1.0
-                w[i] = e[i] * u * u * (slope if eta[i] >= 0.0 else abs(slope))
-        elif kind == NEGATIVE_BINOMIAL:
-            for i in range(n):
-                u = 1.0 / (1.0 + e[i])
-                pi = u if eta[i] >= 0.0 else e[i] * u
-                w[i] = parameter * (e[i] * u * u if derivative else pi)
-        else:
-            for i in range(n):
-                u = 1.0 / (1.0 + e[i])
-                residual = response[i] - (u if eta[i] >= 0.0 else e[i] * u)
-                w[i] = -2.0 * residual * e[i] * u * u if derivative else residual * residual
-
-
-@njit(cache=True, nogil=True, fastmath=_FAST)
-def glm_moments(rows, starts, stops, response, points, kind, parameter, tuples, scatter, out):
-    """v_i = z_i and w_i = w(z_i' theta): rows (N, d), points (1 or K, m, d), out (K, m, d**order)."""
-    if starts.size == 0:
-        return
-    d = rows.shape[1]
-    n_tuples, order = tuples.shape
-    longest = (stops - starts).max()
-    columns = np.empty((d, longest))
-    products = np.empty((n_tuples, longest))
-    eta, scratch, e, w = np.empty(longest), np.empty(longest), np.empty(longest), np.empty(longest)
-    entries = np.empty(n_tuples)
-    for k in range(starts.size):
-        start = starts[k]
-        n = stops[k] - start
-        if k == 0 or start != starts[k - 1]:
-            for c in range(d):
-                for i in range(n):
-                    columns[c, i] = rows[start + i, c]
-            for t in range(n_tuples):
-                for i in range(n):
-                    products[t, i] = 1.0 / n
-                for o in range(order):
-                    c = tuples[t, o]
-                    for i in range(n):
-                        products[t, i] *= columns[c, i]
-        own = points[k if points.shape[0] > 1 else 0]
-        for j in range(own.shape[0]):
-            eta[:n] = 0.0
-            for c in range(d):
-                a = own[j, c]
-                for i in range(n):
-                    eta[i] += columns[c, i] * a
-            _weights(kind, parameter, order == 3, eta, response[start:], n, scratch, e, w)
-            for t in range(n_tuples):
-                total = 0.0
-                for i in range(n):
-                    total += w[i] * products[t, i]
-                entries[t] = total
-            for q in range(scatter.size):
-                out[k, j, q] = entries[scatter[q]]
-
-
-@_by_points
-def glm_information(rows, starts, stops, points, kind, parameter, tuples, scatter, out):
-    """Order 2 of ``glm_moments`` for weights without responses, laid out as ``softmax_information``."""
-    m, d = points.shape[1:]
-    longest = (stops - starts).max() if starts.size else 0
-    products, none = np.empty((longest, tuples.shape[0])), np.empty(0)
-    eta, e, weight = np.empty(longest * AT_ONCE), np.empty(longest * AT_ONCE), np.empty(longest * AT_ONCE)
-    points_t = np.ascontiguousarray(points.reshape(-1, d).T)
-    flat = out.reshape(-1, scatter.size)
-    k = 0
-    while k < starts.size:
-        after = k + 1
-        while points.shape[0] > 1 and after < starts.size and starts[after] == starts[k]:
-            after += 1
-        own = rows[starts[k] : stops[k]]
-        n = len(own)
-        for i in range(n):
-            for t in range(tuples.shape[0]):
-                products[i, t] = own[i, tuples[t, 0]] * own[i, tuples[t, 1]] / n
-        origin = k * m if points.shape[0] > 1 else 0
-        for first in range(0, (after - k) * m, AT_ONCE):
-            width = min(AT_ONCE, (after - k) * m - first)
-            at = np.ascontiguousarray(points_t[:, origin + first : origin + first + width])
-            size = n * width
-            np.dot(own, at, eta[:size].reshape(n, width))
-            _weights(kind, parameter, False, eta, none, size, none, e, weight)
-            entries = np.dot(products[:n].T, weight[:size].reshape(n, width))
-            for j in range(width):
-                target = flat[k * m + first + j]
-                for q in range(scatter.size):
-                    target[q] = entries[scatter[q], j]
-        k = after
-
-
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(cache=True, nogil=True, fastmath=FAST)
 def _project(rows, projections, n, columns):
     """l_c = (B_c - B_0) z of a client's rows at columns[:, c * n : c * n + n], zeros where there is no row.
 
@@ -192,7 +39,7 @@ def _project(rows, projections, n, columns):
                     own[i] += factor * rows[i, b]
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(cache=True, nogil=True, fastmath=FAST)
 def _shares(columns, point, n_classes, n, inverse, share):
     """Class probabilities times what they sum to; one over that is left in ``inverse`` (n,).
 
@@ -240,7 +87,7 @@ def _subtract_largest(n_classes, n, top, share):
             share[c * n + i] = max(share[c * n + i] - top[i], -EXPONENT_LIMIT_LOW)
 
 
-@njit(cache=True, nogil=True, fastmath=_FAST)
+@njit(cache=True, nogil=True, fastmath=FAST)
 def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, out):
     """T = (1/n_k) sum_i sum_c p_ic u_ic (x) ... (x) u_ic with u_ic = B_c z_i - sum_b p_ib B_b z_i.
 
@@ -298,7 +145,7 @@ def softmax_moments(rows, starts, stops, projections, points, tuples, scatter, o
                 out[k, j, q] = entries[scatter[q]]
 
 
-@_by_points
+@by_points
 def softmax_information(rows, starts, stops, projections, points, tuples, scatter, out):
     """Order 2 of ``softmax_moments`` for few classes, by pairs of them:
 
@@ -350,7 +197,7 @@ def softmax_information(rows, starts, stops, projections, points, tuples, scatte
         k = after
 
 
-@_by_points
+@by_points
 def _prepare_pairs(rows, projections, tuples, scores_of, products):
     """l_b - l_0 of each class and row, and the entries of (l_b - l_c)(l_b - l_c)' / n of each pair and row.
 
@@ -378,7 +225,7 @@ def _prepare_pairs(rows, projections, tuples, scores_of, products):
     return largest
 
 
-@_by_points
+@by_points
 def _three_classes(one, two, both):
     """``_pair_weights`` of three classes, written over the scores of the last two: exponentials are safe."""
     for j in range(one.size):
@@ -390,7 +237,7 @@ def _three_classes(one, two, both):
         both[j] = p * q
 
 
-@_by_points
+@by_points
 def _pair_weights(share, n_classes, total, weight):
     """p_b p_c for pairs b > c, one after the other, from the scores of all classes but the first.
 
@@ -428,7 +275,7 @@ def _pair_weights(share, n_classes, total, weight):
             pair += 1
 
 
-@_by_points
+@by_points
 def three_class_derivative(rows, starts, stops, projections, points, tuples, scatter, out):
     """Order 3 of ``softmax_moments`` for three classes, laid out as ``softmax_information``.
 
@@ -467,7 +314,7 @@ def three_class_derivative(rows, starts, stops, projections, points, tuples, sca
         k = after
 
 
-@_by_points
+@by_points
 def _prepare_triples(rows, projections, tuples, scores_of, products):
     """l_1 and l_2 of each row, and the entries of its tensors over n, in the order of ``_cumulants``."""
     n, d = rows.shape
@@ -489,7 +336,7 @@ def _prepare_triples(rows, projections, tuples, scores_of, products):
             products[3 * n + i, t] = two[a] * two[b] * two[c] / n
 
 
-@_by_points
+@by_points
 def _cumulants(first, second, third, fourth):
     """k_111, k_112, k_122, k_222, written over the scores of classes 1 and 2 in the first two."""
     for j in range(first.size):

@@ -19,18 +19,17 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
-from vaneb.npmle.ellipsoids import ellipsoids
-from vaneb.npmle.fit import Certificate, Fit, Progress, Step, log_mixture
-from vaneb.npmle.gaussian_prior import gaussian_prior, with_lone_clients
+from vaneb.npmle.fit import Certificate, Fit, Progress, Step
 from vaneb.npmle.pseudo_em import algorithm_1
-from vaneb.npmle.smooth import SmoothChoice, choose_spread
 from vaneb.npmle.support import atom_variances
+from vaneb.population.options import Options
+from vaneb.population.sampler import Sampling, sample_populations
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 from vaneb.semidefinite import covariance_of_estimates
 
+POPULATIONS = ("auto", "mixture", "gaussian", "discrete")
 SOLVERS = ("certified", "pseudo-em", "grid")
 
 
@@ -67,7 +66,7 @@ class Estimator:
 def as_likelihood(clients: Any) -> Likelihood:
     """Reports, or anything that already is a likelihood."""
     likelihood = clients.likelihood() if hasattr(clients, "likelihood") else clients
-    if not hasattr(likelihood, "log_likelihood"):
+    if not hasattr(likelihood, "expanded"):
         raise InvalidReport(f"expected Reports, or a likelihood of clients, not {type(clients).__name__}")
     return likelihood
 
@@ -85,52 +84,63 @@ class VANEB(Estimator):
 
     Parameters
     ----------
+    population : "auto", "mixture", "gaussian" or "discrete"
+        "mixture": a posterior over mixtures of any number of Gaussian groups, one included; what "auto" takes.
+        "gaussian": a posterior over single Gaussians.  "discrete": the nonparametric maximum likelihood
+        estimate, atoms with a certificate.
     solver : "certified", "pseudo-em" or "grid"
-        "certified": atoms and weights until the gap is below ``tol``.  "pseudo-em": the paper's Algorithm 1.
-        "grid": weights over a grid that covers the estimates.
-    smooth : "auto", 0 or "off", or a (d, d) matrix
-        Spread of the components: chosen by held-out likelihood, none, or given.
+        How a discrete population is fitted; naming one asks for a discrete population.  "certified": atoms
+        and weights until the gap is below ``tol``.  "pseudo-em": the paper's Algorithm 1.  "grid": weights
+        over a grid that covers the estimates.
     tol : float
-        Largest gap D, i.e. loss in average log-likelihood, that is accepted.
+        Largest gap D, i.e. loss in average log-likelihood, that is accepted (discrete).
     iterations : int
         Pseudo-EM iterations (``solver="pseudo-em"``).
+    seed : int
+        For all random numbers.
     outliers : float
         Share of clients whose estimate may be off by more than their covariance function allows
         (``likelihood.contaminated``).  Only for reports with covariance functions of their own, and not for
         the paper's Algorithm 1, which knows no such clients.
-    seed : int
-        For starting points and subsets of clients.
+    options : vaneb.population.options.Options
+        How the posterior over populations is sampled.
+    smooth : gone; see ``population``.
 
     Attributes
     ----------
     prior_ : Prior
-    certificate_ : Certificate
+    sampling_ : Sampling or None
+        How well the posterior over populations was sampled.
+    certificate_ : Certificate or None
+        Discrete populations: how far they can be from the best one.
     trace_ : tuple of Step
-    smooth_ : SmoothChoice or None
-    log_likelihood_ : average over clients.
+        Discrete populations.
     """
 
     def __init__(
         self,
-        solver: str = "certified",
-        smooth: str | float | Array | None = "auto",
+        population: str = "auto",
+        solver: str | None = None,
         tol: float = 1e-4,
         iterations: int = 50,
         seed: int = 0,
         outliers: float = OUTLIERS,
+        options: Options | None = None,
+        smooth: None = None,
     ) -> None:
+        self.population = population
         self.solver = solver
-        self.smooth = smooth
         self.tol = tol
         self.iterations = iterations
         self.seed = seed
         self.outliers = outliers
+        self.options = options
+        self.smooth = smooth
 
     prior_: Prior
-    certificate_: Certificate
+    sampling_: Sampling | None
+    certificate_: Certificate | None
     trace_: tuple[Step, ...]
-    smooth_: SmoothChoice | None
-    log_likelihood_: float
 
     @classmethod
     def from_prior(cls, prior: Prior) -> Self:
@@ -139,37 +149,37 @@ class VANEB(Estimator):
         model.prior_ = prior
         return model
 
+    @property
+    def kind(self) -> str:
+        """The kind of population that these options ask for."""
+        if self.population == "auto":
+            return "mixture" if self.solver is None else "discrete"
+        return self.population
+
     def fit(self, clients: Any, progress: Progress | None = None) -> Self:
         """Learn the population from ``clients``: ``Reports``, or any likelihood."""
         self._check()
+        likelihood, names = self._likelihood(clients), tuple(getattr(clients, "names", ()))
+        self.sampling_, self.certificate_, self.trace_ = None, None, ()
         with one_blas_thread():
-            self._fit(self._likelihood(clients), tuple(getattr(clients, "names", ())), progress)
+            if self.kind == "discrete":
+                fit = self._solve(likelihood, progress)
+                places = atom_variances(likelihood, fit.atoms, fit.weights)
+                self.prior_ = Prior(fit.atoms, fit.weights, None, names, likelihood.n_clients, places)
+                self.certificate_, self.trace_ = fit.certificate, fit.trace
+            else:
+                self.prior_, self.sampling_ = sample_populations(
+                    likelihood,
+                    single=self.kind == "gaussian",
+                    seed=self.seed,
+                    options=self.options,
+                    names=names,
+                    progress=progress,
+                )
         return self
 
     def _likelihood(self, clients: Any) -> Likelihood:
         return with_outliers(as_likelihood(clients), 0.0 if self.solver == "pseudo-em" else self.outliers)
-
-    def _fit(self, likelihood: Likelihood, names: tuple[str, ...], progress: Progress | None) -> None:
-        rng = np.random.default_rng(self.seed)
-        spread, single = self._spread(likelihood, rng, progress)
-        if single is not None:
-            smoothed = likelihood.smoothed(single.spread)
-            certificate = certify(smoothed, single.atoms, single.weights, rng, tol=self.tol)
-            value = float(log_mixture(smoothed, single.atoms, single.weights).mean())
-            step = Step(value, len(single.weights), certificate.gap)
-            fit = Fit(single.atoms, single.weights, certificate, (step,), value)
-            spread = single.spread
-        elif self.smooth_ is not None and self.smooth_.steps is not None:
-            diagonal = diagonal_spread(likelihood)
-            fit = ellipsoids(likelihood, self.smooth_.steps, diagonal=diagonal, tol=self.tol, rng=rng)
-        else:
-            fit = self._solve(likelihood.smoothed(spread), rng, progress)
-        fine = self.smooth_ is not None and self.smooth_.steps is not None
-        # Thousands of atoms that stand for a density are not places to be uncertain of.
-        places = None if fine else atom_variances(likelihood.smoothed(spread), fit.atoms, fit.weights)
-        self.prior_ = Prior(fit.atoms, fit.weights, spread, names, likelihood.n_clients, places)
-        self.certificate_, self.trace_ = fit.certificate, fit.trace
-        self.log_likelihood_ = fit.log_likelihood
 
     def personalize(self, clients: Any) -> Posterior:
         """Each client's own posterior; ``clients`` may be ones that the fit has not seen."""
@@ -177,49 +187,28 @@ class VANEB(Estimator):
         return posterior(self._likelihood(clients), self.prior_, **labels(clients))
 
     def _check(self) -> None:
-        if self.solver not in SOLVERS:
+        if self.smooth is not None:
+            raise InvalidOption(
+                'smooth is gone: write population="discrete" for smooth="off" or 0, and nothing for "auto"'
+            )
+        if self.population not in POPULATIONS:
+            raise InvalidOption(f"population must be one of {', '.join(POPULATIONS)}, not {self.population!r}")
+        if self.solver is not None and self.solver not in SOLVERS:
             raise InvalidOption(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
+        if self.solver is not None and self.kind != "discrete":
+            raise InvalidOption(
+                f"solver={self.solver!r} fits discrete populations: leave it out, or write "
+                'population="discrete"'
+            )
         if not (isinstance(self.tol, Real) and 0 < self.tol < np.inf):
             raise InvalidOption(f"tol must be a positive number, not {self.tol!r}")
         if not (isinstance(self.iterations, int | np.integer) and self.iterations >= 0):
             raise InvalidOption(f"iterations must be a whole number, zero or more, not {self.iterations!r}")
         if not (isinstance(self.outliers, Real) and 0 <= self.outliers < 1):
             raise InvalidOption(f"outliers must be a share, from 0 to below 1, not {self.outliers!r}")
-        if isinstance(self.smooth, str) and self.smooth not in ("auto", "off"):
-            raise InvalidOption(f'smooth must be "auto", "off", 0 or a matrix, not {self.smooth!r}')
 
-    def _spread(
-        self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None
-    ) -> tuple[Array | None, Prior | None]:
-        """The spread to fit with, and the finished prior where a single Gaussian was chosen."""
-        self.smooth_ = None
-        if self.smooth is None or (isinstance(self.smooth, str) and self.smooth == "off"):
-            return None, None
-        if not isinstance(self.smooth, str):
-            spread = np.asarray(self.smooth)
-            if spread.dtype.kind not in "iuf":
-                raise InvalidOption(f'smooth must be "auto", "off", 0 or a matrix, not {self.smooth!r}')
-            if spread.ndim == 0 and spread == 0:
-                return None, None
-            if spread.ndim == 0:
-                spread = spread * np.eye(likelihood.dimension)
-            try:
-                return Prior(np.zeros((1, likelihood.dimension)), np.ones(1), spread).spread, None
-            except InvalidReport as error:
-                raise InvalidOption(f"smooth: {error}") from None
-        if likelihood.n_clients < 2:
-            return None, None
-        diagonal = diagonal_spread(likelihood)
-        certifying = self.solver == "certified"
-        self.smooth_ = choose_spread(
-            likelihood, diagonal=diagonal, rng=rng, progress=progress, own_spreads=certifying
-        )
-        if self.smooth_.single:
-            single = gaussian_prior(likelihood, diagonal=diagonal)
-            return self.smooth_.spread, with_lone_clients(single, likelihood)
-        return self.smooth_.spread, None
-
-    def _solve(self, likelihood: Likelihood, rng: np.random.Generator, progress: Progress | None) -> Fit:
+    def _solve(self, likelihood: Likelihood, progress: Progress | None) -> Fit:
+        rng = np.random.default_rng(self.seed)
         if self.solver == "pseudo-em":
             return algorithm_1(
                 likelihood, iterations=self.iterations, tol=self.tol, rng=rng, progress=progress
@@ -229,14 +218,6 @@ class VANEB(Estimator):
 
             return grid_npmle(likelihood, tol=self.tol, rng=rng)
         return certified(likelihood, tol=self.tol, rng=rng, progress=progress, proof=True)
-
-
-def diagonal_spread(likelihood: Likelihood) -> bool:
-    """Should Gamma be diagonal?  Yes where a full one has too many entries for the clients at hand."""
-    d, entries = likelihood.dimension, likelihood.dimension * (likelihood.dimension + 1) // 2
-    if likelihood.n_clients < 5 * entries or d > 30:
-        return True
-    return likelihood.local_precision().ndim == 2 and (d > 4 or not isinstance(likelihood, ConstantGaussian))
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +287,7 @@ class NPEB(Estimator):
         self.seed = seed
 
     def fit(self, clients: Any) -> Self:
-        self.model_ = VANEB(smooth="off", tol=self.tol, seed=self.seed).fit(fixed_covariance(clients))
+        self.model_ = VANEB(population="discrete", tol=self.tol, seed=self.seed).fit(fixed_covariance(clients))
         self.prior_, self.certificate_ = self.model_.prior_, self.model_.certificate_
         return self
 

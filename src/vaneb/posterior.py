@@ -1,49 +1,91 @@
-"""From a prior back to the clients: each one's own posterior.
+"""From a population back to the clients: each one's own posterior.
 
-Under G = sum_j w_j N(a_j, Gamma) client k came from component j with probability
+Under one population G = sum_j w_j N(a_j, S_j) client k came from component j with probability
 
-    r_kj = w_j p_k(a_j; Gamma) / f_k,      f_k = sum_j w_j p_k(a_j; Gamma),
+    r_kj = w_j p_kj / f_k,      p_kj = integral of p_k(theta) N(theta; a_j, S_j),      f_k = sum_j w_j p_kj,
 
-and within it has mean m_kj and covariance V_kj (m_kj = a_j and V_kj = 0 for a discrete prior).  The
-personalised estimate is the posterior mean sum_j r_kj m_kj.  For a discrete prior and Gaussian reports
-this equals the generalised Tweedie formula theta_hat_k + q_k / f_k (``tweedie``).
+and within it has mean m_kj and covariance V_kj (a_j and 0 for an atom).  The personalised estimate is the
+posterior mean sum_j r_kj m_kj.  Where the population is itself uncertain, the posterior is the average over
+the populations drawn: standard deviations, intervals and all else come from that one average.
 
-Arrays over (client, atom) are made block by block and only when asked for.
+Gaussian clients are exact.  Others are first seen through the Gaussian that touches their likelihood
+(``expansion``); points of the posterior under that Gaussian are then weighed by the ratio of the two, which
+corrects mean, covariance and intervals (``_corrected``).
+
+Arrays over (client, component) are made block by block and only when asked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from vaneb.blocks import blocks, map_blocks
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.likelihood.expansion import view_of
+from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.population import sweep as kernels
 from vaneb.prior import Prior
+from vaneb.quantiles import quantiles_of_block
 from vaneb.semidefinite import rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Clients in one block of (client, atom, parameter, parameter) work.
-ROWS = 2048
-#: Responsibilities, clients times atoms, up to which they are kept for the next question.
-KEPT = 10_000_000
-#: A client further from every atom than this tail probability (over all clients) allows is flagged.
-SURPRISE = 1e-3
+#: Entries (client, component, parameter) in one block of work.
+ENTRIES = 1_000_000
+#: Points of the posterior that correct for a likelihood that is not Gaussian.
+POINTS = 512
 UNEXPLAINED = "unexplained"
+
+
+class Summary(NamedTuple):
+    """What is known of each client's posterior."""
+
+    log_marginal: Array
+    """(K,)"""
+    mean: Array
+    """(K, d)"""
+    covariance: Array
+    """(K, d, d)"""
+    own: Array
+    """Probability of components that no other client shares, (K,)."""
+
+
+class Correction(NamedTuple):
+    """From the posterior of the Gaussian views to that of the clients, coordinate by coordinate, (K, d) each."""
+
+    before: Array
+    after: Array
+    """Means."""
+    stretch: Array
+    """Ratio of the standard deviations."""
+    skewness: Array
+    """Added to the skewness."""
+
+
+class Pieces(NamedTuple):
+    """Posterior of a block of clients as mixtures."""
+
+    shares: Array
+    """(K, m)"""
+    mean: Array
+    """(K or 1, m, d)"""
+    variance: Array
+    """(K or 1, m, d)"""
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Posterior of K clients under a prior.
+    """Posterior of K clients under a population.
 
     Parameters
     ----------
-    likelihood : the clients, smoothed with the prior's spread.
+    likelihood : the clients.
     prior : the population.
     ids, names : of clients and parameters.
     status : (K,), what the reports said of themselves ("ok" or not).
@@ -58,159 +100,230 @@ class Posterior:
     def __len__(self) -> int:
         return self.likelihood.n_clients
 
-    def _weighed(self, rows: slice) -> tuple[Array, Array]:
-        """log f_k and r_kj of a block of clients; what is not large is computed once."""
-        kept = self.__dict__.setdefault("_kept", {})
-        if rows.start in kept:
-            return kept[rows.start]
-        made = _responsibilities(self.likelihood.take(rows), self.prior)
-        if len(self) * len(self.prior.weights) <= KEPT:
-            kept[rows.start] = made
-        return made
+    @cached_property
+    def _view(self) -> ConstantGaussian:
+        return view_of(self.likelihood, self.prior)
+
+    def _gaussian(self, rows: slice) -> tuple[Array, ...]:
+        """Arguments of the kernels for a block of clients."""
+        view, prior = self._view, self.prior
+        precision = view.base_precision[rows]
+        precision = precision[:, :, None] if precision.ndim == 2 else precision
+        logs = np.log(np.maximum(prior.weights * prior.populations, 1e-300))
+        x = np.ascontiguousarray(view.estimates[rows])
+        return x, np.ascontiguousarray(precision), logs, prior.atoms, prior.roots
+
+    @property
+    def _size(self) -> int:
+        """Clients in one block."""
+        return max(16, ENTRIES // self.prior.atoms.size)
 
     @cached_property
-    def _sums(self) -> tuple[Array, Array]:
-        """log f_k (K,) and posterior mean (K, d)."""
+    def _before(self) -> Summary:
+        """The posterior, where clients are not Gaussian that of their views."""
+        block = self._of_atoms if self.prior.covariances is None else self._of_components
+        parts = list(map_blocks(block, len(self), self._size))
+        return Summary(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-        def block(rows: slice) -> tuple[Array, Array]:
-            part = self.likelihood.take(rows)
-            log_marginal, shares = self._weighed(rows)
-            means = part.components(self.prior.atoms).mean
-            if means.shape[0] == 1:
-                return log_marginal, shares @ means[0]
-            return log_marginal, np.einsum("km,kmi->ki", shares, means)
+    def _of_components(self, rows: slice) -> Summary:
+        arguments, prior = self._gaussian(rows), self.prior
+        k, d = arguments[0].shape
+        made = Summary(np.empty(k), np.empty((k, d)), np.empty((k, d, d)), np.empty(k))
+        kernels.posterior_moments(*arguments, prior.starts, prior.shared, *made)
+        return made._replace(log_marginal=made.log_marginal + self._view.constant[rows])
 
-        parts = list(map_blocks(block, len(self), ROWS))
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+    def _of_atoms(self, rows: slice) -> Summary:
+        prior = self.prior
+        terms = self.likelihood.take(rows).log_likelihood(prior.atoms)
+        terms += np.log(np.maximum(prior.weights, 1e-300))
+        top = terms.max(axis=1)
+        shares = np.exp(terms - top[:, None])
+        total = shares.sum(axis=1)
+        shares /= total[:, None]
+        mean = shares @ prior.atoms
+        covariance = np.empty((*mean.shape, prior.dimension))
+        for i in range(prior.dimension):  # no array of clients x atoms x parameters
+            away = shares * (prior.atoms[:, i] - mean[:, i, None])
+            covariance[:, i, :] = away @ prior.atoms - away.sum(axis=1)[:, None] * mean
+            if prior.atom_variances is not None:
+                covariance[:, i, i] += shares @ prior.atom_variances[:, i]
+        own = shares @ (~prior.shared).astype(np.float64)
+        return Summary(np.log(total) + top, mean, (covariance + np.swapaxes(covariance, 1, 2)) / 2, own)
+
+    @cached_property
+    def _summary(self) -> Summary:
+        return self._before if self._exact else self._corrected[0]
+
+    @property
+    def _exact(self) -> bool:
+        return self.prior.covariances is None or self.likelihood.is_gaussian
+
+    @cached_property
+    def _corrected(self) -> tuple[Summary, Correction]:
+        """Moments by points of the views' posterior, weighed by likelihood over view.
+
+        Differences between weighed and plain moments of the same points are added to the exact moments of the
+        views' posterior, so that little noise is left where the two are alike.
+        """
+        before = self._before
+        weight = self._point_weights
+        points = self._points - before.mean[:, None, :]
+        extra = weight - 1 / POINTS
+        shift = np.einsum("ks,ksi->ki", extra, points)
+        second = before.covariance + np.einsum("ks,ksi,ksl->kil", extra, points, points)
+        covariance = second - shift[:, :, None] * shift[:, None, :]
+        centred = points - np.einsum("ks,ksi->ki", weight, points)[:, None, :]
+        plain = np.einsum("ks,ksi,ksl->kil", weight, centred, centred)
+        bad = np.linalg.eigvalsh(covariance)[:, 0] <= 0.05 * np.linalg.eigvalsh(plain)[:, 0]
+        covariance[bad] = plain[bad]
+        sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 1e-300))
+        old = np.sqrt(np.maximum(np.diagonal(before.covariance, axis1=1, axis2=2), 1e-300))
+        third = np.einsum("ks,ksi->ki", weight, centred**3) / sd**3
+        away = points - points.mean(axis=1, keepdims=True)
+        skewness = third - np.mean(away**3, axis=1) / old**3
+        log_marginal = before.log_marginal + self._log_scale
+        after = Summary(log_marginal, before.mean + shift, covariance, before.own)
+        return after, Correction(before.mean, after.mean, sd / old, skewness)
+
+    @cached_property
+    def _points(self) -> Array:
+        """(K, POINTS, d)"""
+        uniform, normal = _spread_points(self.prior.dimension)
+        theta = np.empty((len(self), POINTS, self.prior.dimension))
+
+        def block(rows: slice) -> None:
+            x, precision, _, centres, roots = self._gaussian(rows)
+            shares = self._raw_pieces(rows).shares
+            kernels.posterior_points(x, precision, centres, roots, shares, uniform, normal, theta[rows])
+
+        list(map_blocks(block, len(self), self._size))
+        return theta
+
+    @cached_property
+    def _log_ratio(self) -> Array:
+        """Likelihood over view at the points, (K, POINTS)."""
+        columns = [
+            self.likelihood.at(theta) - self._view.at(theta)
+            for theta in np.ascontiguousarray(np.swapaxes(self._points, 0, 1))
+        ]
+        ratio = np.stack(columns, axis=1)
+        return np.where(np.isfinite(ratio), ratio, -np.inf)
+
+    @cached_property
+    def _point_weights(self) -> Array:
+        ratio = self._log_ratio
+        weight = np.exp(ratio - ratio.max(axis=1, keepdims=True))
+        return weight / weight.sum(axis=1, keepdims=True)
+
+    @property
+    def _log_scale(self) -> Array:
+        """log of the average ratio, (K,)."""
+        top = self._log_ratio.max(axis=1)
+        return top + np.log(np.exp(self._log_ratio - top[:, None]).mean(axis=1))
+
+    def _raw_pieces(self, rows: slice) -> Pieces:
+        prior = self.prior
+        if prior.covariances is None:
+            terms = self.likelihood.take(rows).log_likelihood(prior.atoms)
+            terms += np.log(np.maximum(prior.weights, 1e-300))
+            shares = np.exp(terms - terms.max(axis=1, keepdims=True))
+            shares /= shares.sum(axis=1, keepdims=True)
+            variance = np.zeros_like(prior.atoms) if prior.atom_variances is None else prior.atom_variances
+            return Pieces(shares, prior.atoms[None], variance[None])
+        arguments = self._gaussian(rows)
+        k, m, d = len(arguments[0]), *prior.atoms.shape
+        made = Pieces(np.empty((k, m)), np.empty((k, m, d)), np.empty((k, m, d)))
+        kernels.posterior_components(*arguments, prior.starts, *made)
+        return made
+
+    def _pieces(self, rows: slice) -> Pieces:
+        """The posterior of a block of clients as mixtures, moved and stretched where it was corrected."""
+        made = self._raw_pieces(rows)
+        if self._exact:
+            return made
+        before, after, stretch, _ = (column[rows][:, None, :] for column in self._corrected[1])
+        return Pieces(made.shares, after + (made.mean - before) * stretch, made.variance * stretch**2)
 
     @property
     def log_marginal(self) -> Array:
-        """log f_k, the log density of each client's report (or rows) under the prior, (K,)."""
-        return self._sums[0]
+        """log f_k, the log density of each client's report (or rows) under the population, (K,)."""
+        return self._summary.log_marginal
 
     @property
     def mean(self) -> Array:
         """Personalised estimates, (K, d)."""
-        return self._sums[1]
+        return self._summary.mean
 
-    @cached_property
-    def responsibilities(self) -> Array:
-        """r_kj, (K, m)."""
-        return np.concatenate(list(map_blocks(lambda rows: self._weighed(rows)[1], len(self), ROWS)))
-
-    @cached_property
+    @property
     def covariance(self) -> Array:
-        """Posterior covariance, (K, d, d): sum_j r_kj (V_kj + m_kj m_kj') - mean mean'."""
-
-        def block(rows: slice) -> Array:
-            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
-            within = part.components(self.prior.atoms)
-            centred = np.sqrt(shares)[:, :, None] * (within.mean - self.mean[rows][:, None, :])
-            between = np.swapaxes(centred, 1, 2) @ centred
-            if within.covariance.shape[1] == 1:
-                return between + within.covariance[:, 0]
-            return between + np.einsum("km,kmil->kil", shares, within.covariance)
-
-        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
+        """Posterior covariance, (K, d, d)."""
+        return self._summary.covariance
 
     @cached_property
     def sd(self) -> Array:
         """Posterior standard deviations, (K, d)."""
+        return np.sqrt(np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0.0))
 
-        def block(rows: slice) -> Array:
-            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
-            within = part.components(self.prior.atoms)
-            own = np.diagonal(within.covariance, axis1=2, axis2=3)
-            variances = np.empty_like(self.mean[rows])
-            for i in range(self.prior.dimension):  # no array of clients x atoms x parameters
-                away = within.mean[..., i] - self.mean[rows, i, None]
-                variances[:, i] = np.einsum("km,km->k", shares, away * away + own[..., i])
-            return variances
-
-        return np.sqrt(np.maximum(np.concatenate(list(map_blocks(block, len(self), ROWS))), 0.0))
+    @cached_property
+    def responsibilities(self) -> Array:
+        """Probability of each component, (K, m); of its part in the average where populations are many."""
+        return np.concatenate(
+            list(map_blocks(lambda rows: self._raw_pieces(rows).shares, len(self), self._size))
+        )
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Credible interval of each parameter of each client: lower (K, d), upper (K, d)."""
         if not 0 < level < 1:
             raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
-        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+        lower, upper = self._quantiles((1 - level) / 2, (1 + level) / 2)
+        return lower, upper
 
     def quantile(self, probability: float) -> Array:
-        """Quantile of each parameter of each client, (K, d); see ``vaneb.quantiles`` for discrete priors.
-
-        Counts in what the fit does not know of the places of the atoms (``Prior.atom_variances``), which the
-        posterior under a known prior, and so ``sd`` and ``covariance``, does not.
-        """
+        """Quantile of each parameter of each client, (K, d); see ``vaneb.quantiles`` for discrete priors."""
         if not 0 < probability < 1:
             raise InvalidOption(f"a quantile's probability must lie between 0 and 1, not {probability}")
-        if self.prior.spread is None:
-            from scipy.special import ndtri
+        return self._quantiles(probability)[0]
 
-            return self.mean + ndtri(probability) * np.sqrt(self.sd**2 + self._unknown_places)
-        from vaneb.quantiles import quantiles_of_block
+    def _quantiles(self, *probabilities: float) -> Array:
+        from scipy.special import ndtri
 
-        def block(rows: slice) -> Array:
-            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
-            within = part.components(self.prior.atoms)
-            variances = np.diagonal(within.covariance, axis1=2, axis2=3)
-            variances = variances + self._of_places(variances)
-            return quantiles_of_block(shares, within.mean, variances, np.array([probability]))[0]
-
-        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
-
-    def _of_places(self, variances: Array) -> Array | float:
-        """What unknown places of atoms add to ``variances`` V_kj within components, (K or 1, m, d).
-
-        A client follows its atom as far as its own data do not hold it back, by V / Gamma in each coordinate;
-        all the way if the prior is discrete.
-        """
-        places = self.prior.atom_variances
-        if places is None:
-            return 0.0
-        if self.prior.spread is None:
-            return places[None]
-        spread = np.diagonal(self.prior.spread)
-        follows = np.where(spread > 0, variances / np.where(spread > 0, spread, 1.0), 1.0)
-        return follows**2 * places
-
-    @cached_property
-    def _unknown_places(self) -> Array:
-        """Variance that unknown places of atoms add to each client's parameters, (K, d)."""
-        if self.prior.atom_variances is None:
-            return np.zeros_like(self.mean)
+        if self.prior.covariances is None:
+            return np.stack([self.mean + ndtri(p) * self.sd for p in probabilities])
 
         def block(rows: slice) -> Array:
-            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
-            within = part.components(self.prior.atoms).covariance
-            added = np.asarray(self._of_places(np.diagonal(within, axis1=2, axis2=3)))
-            return shares @ added[0] if len(added) == 1 else np.einsum("km,kmi->ki", shares, added)
+            return quantiles_of_block(*self._pieces(rows), self.mean[rows], self.sd[rows], np.array(probabilities))
 
-        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
+        found = np.concatenate(list(map_blocks(block, len(self), self._size)), axis=1)
+        if not self._exact:
+            # Cornish and Fisher: what the skewness adds to a quantile
+            z = ndtri(np.array(probabilities))[:, None, None]
+            found += (z**2 - 1) / 6 * self._corrected[1].skewness * self.sd
+            found = np.sort(found, axis=0) if len(probabilities) == 2 else found
+        return found
 
     @cached_property
     def shrinkage(self) -> Array:
         """Share of each client's error that the others have taken away, in [0, 1], (K,).
 
         1 - tr(P_k V_k) / rank(P_k): P_k the precision of the client's own estimate, V_k its posterior
-        covariance with what is unknown of the atoms' places.  0: the client kept its own estimate and error,
-        1: it took over the population's.  A client with an atom to itself kept its own.
+        covariance.  0: the client kept its own estimate and error, 1: it took over the population's.
         """
         precision = self.likelihood.local_precision()
         if precision.ndim == 2:
-            kept = (precision * (self.sd**2 + self._unknown_places)).sum(axis=1)
+            kept = (precision * self.sd**2).sum(axis=1)
         else:
             kept = np.einsum("kij,kji->k", precision, self.covariance)
-            kept += (np.diagonal(precision, axis1=1, axis2=2) * self._unknown_places).sum(axis=1)
         return np.clip(1 - kept / np.maximum(rank_of(precision), 1), 0.0, 1.0)
 
     @cached_property
     def flag(self) -> tuple[str, ...]:
         """What to know of a client before its estimate is used, (K,); "" for most.
 
-        "unexplained": no atom shared with other clients is near it, so the prior says nothing about it.  What
-        the client's own report said of itself ("separated", "penalised") comes first.
+        "unexplained": the client is more likely to belong to no group that others share than to one of them,
+        so the population says nothing about it.  What the client's own report said of itself ("separated",
+        "penalised") comes first.
         """
-        strange = unexplained(self.likelihood, self.prior)
+        strange = self._summary.own > 0.5
         status = self.status or ("ok",) * len(self)
         return tuple(
             ";".join([s for s in (said, UNEXPLAINED if odd else "") if s and s != "ok"])
@@ -222,36 +335,46 @@ class Posterior:
         from scipy.special import ndtr
 
         def block(rows: slice) -> Array:
-            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
-            within = part.components(self.prior.atoms)
-            sd = np.sqrt(np.diagonal(within.covariance, axis1=2, axis2=3))
+            shares, mean, variance = self._pieces(rows)
+            sd = np.sqrt(variance)
             with np.errstate(divide="ignore", invalid="ignore"):
-                z = within.mean / sd
+                z = mean / sd
             # A point at zero has neither sign.
-            below = np.where(sd > 0, ndtr(-z), (within.mean <= 0).astype(float))
-            above = np.where(sd > 0, ndtr(z), (within.mean >= 0).astype(float))
+            below = np.where(sd > 0, ndtr(-z), (mean <= 0).astype(float))
+            above = np.where(sd > 0, ndtr(z), (mean >= 0).astype(float))
             wrong = np.where(self.mean[rows][:, None, :] >= 0, below, above)
             return np.einsum("km,kmi->ki", shares, np.broadcast_to(wrong, (len(shares), *wrong.shape[1:])))
 
-        return np.concatenate(list(map_blocks(block, len(self), ROWS)))
+        return np.concatenate(list(map_blocks(block, len(self), self._size)))
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         """Draws from each client's posterior, (size, K, d)."""
         draws = np.empty((size, len(self), self.prior.dimension))
-        for rows in blocks(len(self), ROWS):
-            part, shares = self.likelihood.take(rows), self._weighed(rows)[1]
-            within = part.components(self.prior.atoms)
-            k, m, d = *shares.shape, self.prior.dimension
-            means = np.broadcast_to(within.mean, (k, m, d))
-            values, vectors = np.linalg.eigh(within.covariance)
-            roots = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-            roots = np.broadcast_to(roots, (k, m, d, d))
-            edges = shares.cumsum(axis=1)
-            everyone = np.arange(k)
-            for draw in range(size):
-                pick = (rng.random((k, 1)) * edges[:, -1:] > edges).sum(axis=1)
-                noise = np.einsum("kil,kl->ki", roots[everyone, pick], rng.standard_normal((k, d)))
-                draws[draw, rows] = means[everyone, pick] + noise
+        for rows in blocks(len(self), self._size):
+            if self.prior.covariances is None:
+                shares, atoms, variance = self._raw_pieces(rows)
+                edges = shares.cumsum(axis=1)
+                for s in range(size):
+                    pick = (rng.random((len(shares), 1)) * edges[:, -1:] > edges).sum(axis=1)
+                    noise = rng.standard_normal((len(shares), self.prior.dimension))
+                    draws[s, rows] = atoms[0][pick] + np.sqrt(variance[0][pick]) * noise
+                continue
+            x, precision, _, centres, roots = self._gaussian(rows)
+            shares = self._raw_pieces(rows).shares
+            theta = np.empty((len(x), size, x.shape[1]))
+            uniform = np.sort(rng.random(size))
+            normal = rng.standard_normal((size, x.shape[1]))
+            for k in range(len(x)):  # every client its own random numbers
+                uniform, normal = np.sort(rng.random(size)), rng.standard_normal((size, x.shape[1]))
+                one = slice(k, k + 1)
+                kernels.posterior_points(
+                    x[one], precision[one], centres, roots, shares[one], uniform, normal, theta[one]
+                )
+                rng.shuffle(theta[k])
+            if not self._exact:
+                before, after, stretch, _ = (column[rows][:, None, :] for column in self._corrected[1])
+                theta = after + (theta - before) * stretch
+            draws[:, rows] = np.swapaxes(theta, 0, 1)
         return draws
 
     def __repr__(self) -> str:
@@ -272,6 +395,17 @@ class Posterior:
         return posterior_html(self)
 
 
+@cache
+def _spread_points(dimension: int) -> tuple[Array, Array]:
+    """Uniform numbers (POINTS,) in ascending order and normal ones (POINTS, d), spread evenly together."""
+    from scipy.special import ndtri
+    from scipy.stats.qmc import Sobol
+
+    points = Sobol(dimension + 1, scramble=True, rng=np.random.default_rng(0)).random(POINTS)
+    points = points[np.argsort(points[:, 0])]
+    return np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(ndtri(points[:, 1:]))
+
+
 def posterior(likelihood: Likelihood, prior: Prior, *, ids=(), names=(), status=()) -> Posterior:
     """Posterior of the clients behind ``likelihood`` under ``prior``."""
     if likelihood.dimension != prior.dimension:
@@ -284,39 +418,7 @@ def posterior(likelihood: Likelihood, prior: Prior, *, ids=(), names=(), status=
             f"the clients' parameters are {', '.join(names)}, the prior's {', '.join(prior.names)}: "
             "give them in the prior's order"
         )
-    return Posterior(
-        likelihood.smoothed(prior.spread), prior, tuple(ids), tuple(names) or prior.names, tuple(status)
-    )
-
-
-def _responsibilities(likelihood: Likelihood, prior: Prior) -> tuple[Array, Array]:
-    """log f_k (K,) and r_kj (K, m)."""
-    terms = likelihood.log_likelihood(prior.atoms)
-    terms += np.log(np.maximum(prior.weights, 1e-300))
-    top = terms.max(axis=1)
-    terms -= top[:, None]
-    shares = np.exp(terms, out=terms)
-    total = shares.sum(axis=1)
-    shares /= total[:, None]
-    return np.log(total) + top, shares
-
-
-def unexplained(likelihood: Likelihood, prior: Prior) -> np.ndarray:
-    """Clients that no atom explains but, perhaps, one of their own, (K,) bool.
-
-    The deviance 2 (max l_k - l_k(a_j)) to the nearest atom that carries the weight of more than 1.5 clients
-    of the fit is compared with the chi-squared quantile that one client in ``1 / SURPRISE`` federations of K
-    would exceed.
-    """
-    from scipy.stats import chi2
-
-    shared = prior.weights * (prior.clients or np.inf) > 1.5
-    atoms = prior.atoms[shared] if shared.any() else prior.atoms
-    limit = chi2.isf(SURPRISE / likelihood.n_clients, likelihood.dimension)
-    nearest = map_blocks(
-        lambda rows: likelihood.take(rows).log_likelihood(atoms).max(axis=1), likelihood.n_clients, ROWS
-    )
-    return 2 * (likelihood.peak() - np.concatenate(list(nearest))) > limit
+    return Posterior(likelihood, prior, tuple(ids), tuple(names) or prior.names, tuple(status))
 
 
 def tweedie(likelihood: Likelihood, prior: Prior, rho: float = 0.0) -> Array:
@@ -325,8 +427,8 @@ def tweedie(likelihood: Likelihood, prior: Prior, rho: float = 0.0) -> Array:
     q_k = sum_j w_j p_k(a_j) (a_j - theta_hat_k) is the variance-weighted score of the marginal density,
     here in the units of theta; ``rho`` bounds the move of a client that the prior hardly explains.
     """
-    if prior.spread is not None:
-        raise InvalidOption("Tweedie's formula is stated for a discrete prior; this one has a spread")
+    if prior.covariances is not None:
+        raise InvalidOption("Tweedie's formula is stated for a discrete prior; this one has components")
     estimates = likelihood.local_estimates()
     terms = likelihood.log_likelihood(prior.atoms) + np.log(np.maximum(prior.weights, 1e-300))
     top = terms.max(axis=1)

@@ -1,17 +1,28 @@
-"""The population of clients: atoms, weights, and an optional Gaussian spread around the atoms.
+"""The population of clients as a value: Gaussian components, of a kind, in one or in many populations.
 
-    G = sum_j w_j N(a_j, Gamma)
+    G = sum_j w_j N(a_j, S_j)
 
-With no spread it is the discrete NPMLE; with one atom it is the prior of a Gaussian mixed model.
+``kind`` says what it is:
+
+    discrete   atoms, S_j = 0: the nonparametric maximum likelihood estimate of the paper
+    gaussian   one component
+    mixture    components with covariances of their own
+
+Where the population itself is uncertain it is not one mixture but a set of them, drawn from their posterior:
+``draw[j]`` names the population that component j belongs to.  A client's posterior is then the average of its
+posteriors under each of them, and G, with weights that sum to one over all, is their average.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb import validation
 from vaneb.errors import InvalidReport
@@ -19,34 +30,42 @@ from vaneb.files import replacing
 from vaneb.likelihood.seam import Array
 from vaneb.semidefinite import unit_diagonal
 
-FORMAT = "vaneb-prior/1"
+FORMAT, OLD_FORMAT = "vaneb-prior/2", "vaneb-prior/1"
+KINDS = ("discrete", "gaussian", "mixture")
+#: A component with the weight of fewer clients than this is nobody's but, perhaps, one client's own.
+SHARED = 1.5
+#: Share of clients below which a component is not spoken of as a group.
+SMALL = 0.02
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prior:
     """A fitted (or given) population.
 
     Parameters
     ----------
     atoms : (m, d)
-    weights : (m,), positive, sum one
-    spread : (d, d) or None
-        Gamma, the covariance shared by all components; ``None`` for a discrete prior.
+        Centres of the components.
+    weights : (m,), not negative; divided by their sum.
+    covariances : (m, d, d), one (d, d) for all, or None
+        ``None`` for a discrete population.
     names : names of the d parameters
     clients : int or None
-        Number of clients that it was fitted to, where it was: an atom with the weight of one of them may be
-        that client's own, and explains nobody.
+        Number of clients that it was fitted to, where it was: a component with the weight of one of them may
+        be that client's own, and explains nobody.
     atom_variances : (m, d) or None
-        What the fit does not know of the places of the atoms, as variances; see
-        ``vaneb.npmle.support.atom_variances``.  Intervals are the longer for it; nothing else looks at it.
+        What the fit does not know of the places of atoms, as variances; discrete populations only.
+    draw : (m,) whole numbers from 0, in ascending order, or None
+        The population that each component belongs to; ``None`` where there is one population.
     """
 
     atoms: Array
     weights: Array
-    spread: Array | None = None
+    covariances: Array | None = None
     names: tuple[str, ...] = ()
     clients: int | None = None
     atom_variances: Array | None = None
+    draw: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         atoms = validation.as_numbers(self.atoms, "atoms of a prior")
@@ -67,8 +86,8 @@ class Prior:
         object.__setattr__(self, "atoms", atoms)
         object.__setattr__(self, "weights", weights / weights.sum())
         object.__setattr__(self, "names", validation.as_names(self.names or None, atoms.shape[1]))
-        if self.spread is not None:
-            object.__setattr__(self, "spread", _checked_spread(self.spread, atoms.shape[1]))
+        if self.covariances is not None:
+            object.__setattr__(self, "covariances", _checked_covariances(self.covariances, *atoms.shape))
         if self.atom_variances is not None:
             variances = validation.as_numbers(self.atom_variances, "atom_variances of a prior")
             limit = validation.LARGEST**2
@@ -77,6 +96,27 @@ class Prior:
                     f"atom_variances of a prior: expected finite, non-negative numbers of shape {atoms.shape}"
                 )
             object.__setattr__(self, "atom_variances", variances)
+        if self.draw is not None:
+            object.__setattr__(self, "draw", _checked_draw(self.draw, self.weights))
+
+    @property
+    def kind(self) -> str:
+        """One of ``KINDS``."""
+        if self.covariances is None:
+            return "discrete"
+        return "gaussian" if len(self.weights) == self.populations else "mixture"
+
+    @property
+    def populations(self) -> int:
+        """Number of populations drawn; 1 where there is one."""
+        return 1 if self.draw is None else int(self.draw[-1]) + 1
+
+    @cached_property
+    def starts(self) -> NDArray[np.intp]:
+        """Where each population's components start, and m: (R + 1,)."""
+        if self.draw is None:
+            return np.array([0, len(self.weights)])
+        return np.searchsorted(self.draw, np.arange(self.populations + 1))
 
     @property
     def dimension(self) -> int:
@@ -87,68 +127,140 @@ class Prior:
         """(d,)"""
         return self.weights @ self.atoms
 
-    @property
+    @cached_property
     def covariance(self) -> Array:
-        """Between-atom covariance plus the spread, (d, d)."""
+        """Between components plus within, (d, d)."""
         centred = self.atoms - self.mean
         between = (centred * self.weights[:, None]).T @ centred
-        return between if self.spread is None else between + self.spread
+        if self.covariances is None:
+            return between
+        return between + np.einsum("j,jab->ab", self.weights, self.covariances)
+
+    @cached_property
+    def roots(self) -> Array:
+        """Lower triangular L_j with L_j L_j' = S_j, (m, d, d); zero for atoms."""
+        if self.covariances is None:
+            return np.zeros((*self.atoms.shape, self.dimension))
+        unit, scale = unit_diagonal(self.covariances)
+        values, vectors = np.linalg.eigh(unit)
+        half = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        upper = np.linalg.qr(np.swapaxes(half, 1, 2), mode="r")
+        lower = np.swapaxes(upper, 1, 2) * np.sign(np.where(np.diagonal(upper, axis1=1, axis2=2) < 0, -1.0, 1.0))[
+            :, None, :
+        ]
+        return np.ascontiguousarray(scale[:, :, None] * lower)
+
+    @cached_property
+    def shared(self) -> NDArray[np.bool_]:
+        """Components that stand for more than one client, (m,)."""
+        within = self.weights * self.populations
+        shared = within * (self.clients or np.inf) > SHARED
+        return shared if shared.any() else np.ones_like(shared)
+
+    def group_counts(self) -> tuple[int, int]:
+        """Fewest and most groups, components of more than SMALL weight, in 90% of the populations."""
+        groups = self.shared & (self.weights * self.populations > SMALL)
+        counts = np.maximum(np.add.reduceat(groups.astype(int), self.starts[:-1]), 1)
+        return int(np.quantile(counts, 0.05)), int(np.quantile(counts, 0.95))
+
+    def __str__(self) -> str:
+        """What it is, in words."""
+        if self.kind == "discrete":
+            said = f"{len(self.weights)} atoms" if len(self.weights) > 1 else "one atom"
+        elif self.kind == "gaussian":
+            said = "one Gaussian"
+        else:
+            low, high = self.group_counts()
+            groups = f"{low} to {high} groups" if low < high else f"{high} group{'s' * (high > 1)}"
+            said = f"a mixture of {groups}"
+        return said + (f"; posterior over {self.populations} populations" if self.populations > 1 else "")
+
+    def mapped(self, basis: Array, names: tuple[str, ...] = ()) -> Prior:
+        """The population of B theta, for B (d, d)."""
+        atoms = self.atoms @ basis.T
+        covariances = None if self.covariances is None else basis @ self.covariances @ basis.T
+        return Prior(atoms, self.weights, covariances, names, self.clients, None, self.draw)
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         """Parameters of ``size`` new clients, (size, d)."""
-        theta = self.atoms[rng.choice(len(self.weights), size, p=self.weights)]
-        if self.spread is None:
-            return theta
-        values, vectors = np.linalg.eigh(self.spread)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        return theta + rng.standard_normal((size, self.dimension)) @ root.T
+        pick = rng.choice(len(self.weights), size, p=self.weights)
+        if self.covariances is None:
+            return self.atoms[pick]
+        noise = rng.standard_normal((size, self.dimension))
+        return self.atoms[pick] + np.einsum("kab,kb->ka", self.roots[pick], noise)
 
     def _repr_html_(self) -> str:
         from vaneb.report.notebook import prior_html
 
         return prior_html(self)
 
-    def to_wire(self) -> dict:
+    def to_wire(self) -> dict[str, Any]:
         """Plain numbers, fit for JSON."""
         return {
             "format": FORMAT,
+            "kind": self.kind,
             "names": list(self.names),
             "atoms": self.atoms.tolist(),
             "weights": self.weights.tolist(),
-            "spread": None if self.spread is None else self.spread.tolist(),
+            "covariances": None if self.covariances is None else self.covariances.tolist(),
             "clients": self.clients,
             "atom_variances": None if self.atom_variances is None else self.atom_variances.tolist(),
+            "draw": None if self.draw is None else self.draw.tolist(),
         }
 
     @classmethod
     def from_wire(cls, wire: object) -> Prior:
-        if not isinstance(wire, dict) or wire.get("format") != FORMAT:
+        """From ``to_wire``, of this version or of the one before, which knew one covariance for all."""
+        if not isinstance(wire, dict) or wire.get("format") not in (FORMAT, OLD_FORMAT):
             raise InvalidReport(f'not a saved prior: expected an object with "format": "{FORMAT}"')
-        if missing := {"atoms", "weights", "spread", "names"} - wire.keys():
+        covariances = "covariances" if wire["format"] == FORMAT else "spread"
+        if missing := {"atoms", "weights", covariances, "names"} - wire.keys():
             raise InvalidReport(f"not a saved prior: {', '.join(sorted(missing))} missing")
         if not isinstance(wire["names"], list):
             raise InvalidReport("not a saved prior: names must be a list of text")
         return cls(
             wire["atoms"],
             wire["weights"],
-            wire["spread"],
+            wire[covariances],
             tuple(wire["names"]),
             wire.get("clients"),
-            wire.get("atom_variances"),
+            wire.get("atom_variances") if wire[covariances] is None else None,
+            wire.get("draw"),
         )
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON; an interrupt leaves the old file or the new one."""
+        """Write as Parquet (.parquet), else as JSON; an interrupt leaves the old file or the new one."""
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(self.to_wire()) + "\n", encoding="utf-8")
+            self.write(temporary, Path(path).suffix)
+
+    def write(self, path: Path, suffix: str) -> None:
+        """Write to ``path`` what a file with that ``suffix`` holds."""
+        if suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            pq.write_table(self._table(), path)
+        else:
+            path.write_text(json.dumps(self.to_wire()) + "\n", encoding="utf-8")
+
+    def _table(self) -> Any:
+        """One row for each component."""
+        import pyarrow as pa
+
+        wire = self.to_wire()
+        lists = ("atoms", "covariances", "atom_variances")
+        columns = {name: wire.pop(name) for name in (*lists, "weights", "draw")}
+        flat = {k: [np.ravel(row).tolist() for row in v] if k in lists else v for k, v in columns.items() if v}
+        return pa.table(flat).replace_schema_metadata({"vaneb": json.dumps(wire)})
 
     @classmethod
     def load(cls, path: str | Path) -> Prior:
+        """Read what ``save`` wrote."""
+        path = Path(path)
         try:
-            wire = json.loads(Path(path).read_text(encoding="utf-8"))
+            wire = _wire_of_parquet(path) if path.suffix == ".parquet" else json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
             raise InvalidReport(f"no file {path}: give one that --prior-out or Prior.save wrote") from None
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, OSError) as error:
+        except (ValueError, KeyError, RecursionError, OSError) as error:
             raise InvalidReport(f"{path} is not a saved prior: {error}") from None
         try:
             return cls.from_wire(wire)
@@ -156,16 +268,45 @@ class Prior:
             raise InvalidReport(f"{path}: {error}") from None
 
 
-def _checked_spread(spread: Array, dimension: int) -> Array:
-    """Symmetrised ``spread``, judged in units that make its diagonal one."""
-    spread = validation.as_numbers(spread, "spread of a prior")
-    if spread.shape != (dimension, dimension) or not (np.abs(spread) <= validation.LARGEST**2).all():
+def _wire_of_parquet(path: Path) -> object:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    wire = json.loads((table.schema.metadata or {})[b"vaneb"])
+    dimension = len(wire["names"])
+    for name in ("atoms", "weights", "covariances", "atom_variances", "draw"):
+        wire[name] = table[name].to_pylist() if name in table.column_names else None
+    if wire["covariances"] is not None:
+        wire["covariances"] = np.reshape(wire["covariances"], (-1, dimension, dimension)).tolist()
+    return wire
+
+
+def _checked_draw(draw: Any, weights: Array) -> NDArray[np.intp]:
+    numbers = validation.as_numbers(draw, "draw of a prior")
+    whole = numbers.shape == weights.shape and (numbers == np.round(numbers)).all()
+    if not whole or numbers[0] != 0 or not np.isin(np.diff(numbers), (0, 1)).all():
+        raise InvalidReport("draw of a prior: expected whole numbers from 0, ascending, one for each component")
+    index = numbers.astype(np.intp)
+    totals = np.bincount(index, weights)
+    if not np.allclose(totals, 1 / len(totals), rtol=1e-6):
+        raise InvalidReport("weights of a prior: must have the same sum in each of the populations")
+    return index
+
+
+def _checked_covariances(given: Any, m: int, d: int) -> Array:
+    """(m, d, d), symmetrised; judged in units that make their diagonals one."""
+    matrices = validation.as_numbers(given, "covariances of a prior")
+    if matrices.shape == (d, d):
+        matrices = np.broadcast_to(matrices, (m, d, d))
+    if matrices.shape != (m, d, d) or not (np.abs(matrices) <= validation.LARGEST**2).all():
         raise InvalidReport(
-            f"spread of a prior: expected a finite {dimension} x {dimension} matrix, got shape {spread.shape}"
+            f"covariances of a prior: expected finite {d} x {d} matrices, one or one for each of {m} "
+            f"components, got shape {np.shape(given)}"
         )
-    unit = unit_diagonal(spread[None])[0][0]
-    if not np.abs(unit - unit.T).max() <= 1e-8:
-        raise InvalidReport("spread of a prior: must be symmetric")
-    if np.diagonal(spread).min() < 0 or np.linalg.eigvalsh((unit + unit.T) / 2)[0] < -1e-8:
-        raise InvalidReport("spread of a prior: must be positive semidefinite")
-    return spread / 2 + spread.T / 2
+    unit = unit_diagonal(matrices)[0]
+    if not np.abs(unit - np.swapaxes(unit, 1, 2)).max() <= 1e-8:
+        raise InvalidReport("covariances of a prior: must be symmetric")
+    smallest = np.linalg.eigvalsh((unit + np.swapaxes(unit, 1, 2)) / 2)[:, 0].min()
+    if np.diagonal(matrices, axis1=1, axis2=2).min() < 0 or smallest < -1e-8:
+        raise InvalidReport("covariances of a prior: must be positive semidefinite")
+    return matrices / 2 + np.swapaxes(matrices, 1, 2) / 2

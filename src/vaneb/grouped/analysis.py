@@ -132,8 +132,7 @@ def fit_groups(
     test_column: str | None = None,
     likelihood: str = "exact",
     level: float = 0.9,
-    smooth: str = "auto",
-    tol: float = 1e-4,
+    population: str = "auto",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> GroupedFit:
@@ -150,7 +149,7 @@ def fit_groups(
     likelihood : "exact" uses the rows themselves; "gaussian" only what a federation of reports would give.
         Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
     level : probability of the credible intervals
-    smooth, tol, seed : see ``vaneb.VANEB``
+    population, seed : see ``vaneb.VANEB``
     progress : callback (what is being done, steps done, steps expected)
 
     Examples
@@ -199,7 +198,7 @@ def fit_groups(
         progress("fitting every client", 0, 1)
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
-    settings = VANEB(smooth=smooth, tol=tol, seed=seed)
+    settings = VANEB(population=population, seed=seed)
     model, after = fit_population(rows, local, names, likelihood, settings, progress)
     notes = local.notes
     if family == "huber" and likelihood == "exact":

@@ -18,7 +18,7 @@ Sums over clients of p_k and of its derivatives are those of the two parts added
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,8 @@ class ContaminatedGaussian:
     other : the same estimates with every covariance fixed at its value at the estimate
     share : eps, above 0 and below 1
     """
+
+    is_gaussian: ClassVar[bool] = False
 
     usual: FunctionGaussian
     other: ConstantGaussian
@@ -126,6 +128,15 @@ class ContaminatedGaussian:
     def peak(self) -> Array:
         """At a client's own estimate both parts are the same."""
         return self.usual.peak()
+
+    def at(self, points: Array) -> Array:
+        usual, other = self._logs
+        return np.logaddexp(self.usual.at(points) + usual, self.other.at(points) + other)
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        from vaneb.likelihood.expansion import by_differences
+
+        return by_differences(self, self.local_estimates() if points is None else points)
 
     def local_estimates(self) -> Array:
         return self.usual.local_estimates()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels, exact_laplace
+from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
 from vaneb.local import losses
@@ -84,6 +85,7 @@ class ExactLikelihood:
     """
 
     cheap: ClassVar[bool] = False
+    is_gaussian: ClassVar[bool] = False
 
     rows: GroupedRows
     family: Family
@@ -226,6 +228,19 @@ class ExactLikelihood:
             return peak
         within = np.eye(self._root.shape[1]) + self._root.T @ self._precision @ self._root
         return peak - 0.5 * np.linalg.slogdet(within)[1]
+
+    def at(self, points: Array) -> Array:
+        return self.constant - self._objective.terms(points, np.arange(self.n_clients))[0] / self.family.dispersion
+
+    @cached_property
+    def _objective(self) -> RowsObjective:
+        return RowsObjective(self.rows, self.family)
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        points = self.fits.theta if points is None else points
+        loss, gradient, hessian = self._objective.terms(points, np.arange(self.n_clients))
+        phi = self.family.dispersion
+        return from_slopes(points, self.constant - loss / phi, -gradient / phi, hessian / phi)
 
     def local_estimates(self) -> Array:
         return self.fits.theta

@@ -96,6 +96,7 @@ class ConstantGaussian:
     """
 
     cheap: ClassVar[bool] = True
+    is_gaussian: ClassVar[bool] = True
 
     estimates: Array
     base_precision: Array
@@ -215,6 +216,15 @@ class ConstantGaussian:
 
     def peak(self) -> Array:
         return self.constant
+
+    def at(self, points: Array) -> Array:
+        e = self.estimates - points
+        if self.base_precision.ndim == 2:
+            return self.constant - 0.5 * (self.base_precision * e * e).sum(axis=1)
+        return self.constant - 0.5 * np.einsum("ki,kij,kj->k", e, self.base_precision, e)
+
+    def expanded(self, points: Array | None) -> Self:
+        return self
 
     def local_estimates(self) -> Array:
         return self.estimates

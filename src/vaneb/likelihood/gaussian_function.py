@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from vaneb.blocks import blocks
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
-from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror, neighbours_together
+from vaneb.likelihood.gaussian import ConstantGaussian, is_diagonal, LOG_2PI, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
 
@@ -47,6 +47,8 @@ class FunctionGaussian:
     covariance : Sigma_k(theta) of the K clients.
     spread : (d, d) or None
     """
+
+    is_gaussian: ClassVar[bool] = False
 
     estimates: Array
     n: Array
@@ -282,6 +284,14 @@ class FunctionGaussian:
 
     def peak(self) -> Array:
         return self._log_density(self.estimates[:, None, :])[:, 0]
+
+    def at(self, points: Array) -> Array:
+        return self._log_density(points[:, None, :])[:, 0]
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        from vaneb.likelihood.expansion import by_differences
+
+        return by_differences(self, self.estimates if points is None else points)
 
     def local_estimates(self) -> Array:
         return self.estimates

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
-from vaneb.likelihood.gaussian import LOG_2PI, is_diagonal, mirror, neighbours_together
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, is_diagonal, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
 
 
@@ -25,6 +25,7 @@ class SharedGaussian:
     """K reports (K, d) with sample sizes (K,), one variance function, and a diagonal spread or none."""
 
     cheap: ClassVar[bool] = True
+    is_gaussian: ClassVar[bool] = False
 
     estimates: Array
     n: Array
@@ -161,6 +162,15 @@ class SharedGaussian:
     def peak(self) -> Array:
         variance = self._variance(self.estimates) / self.n[:, None] + self._spread
         return -0.5 * np.log(variance).sum(axis=1) + self._constant
+
+    def at(self, points: Array) -> Array:
+        variance = self._variance(points) / self.n[:, None]
+        return self._constant - 0.5 * (np.log(variance) + (self.estimates - points) ** 2 / variance).sum(axis=1)
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        from vaneb.likelihood.expansion import by_differences
+
+        return by_differences(self, self.estimates if points is None else points)
 
     def local_estimates(self) -> Array:
         return self.estimates

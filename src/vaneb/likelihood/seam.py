@@ -17,10 +17,13 @@ Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a f
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from vaneb.likelihood.gaussian import ConstantGaussian
 
 Array = NDArray[np.float64]
 
@@ -78,6 +81,11 @@ class Likelihood(Protocol):
         ...
 
     @property
+    def is_gaussian(self) -> bool:
+        """Whether ``expanded`` is the likelihood itself."""
+        ...
+
+    @property
     def n_clients(self) -> int: ...
 
     @property
@@ -90,6 +98,17 @@ class Likelihood(Protocol):
 
     def log_likelihood(self, atoms: Array) -> Array:
         """l_k(a_j) with all constants, shape (K, m), for ``atoms`` of shape (m, d)."""
+        ...
+
+    def at(self, points: Array) -> Array:
+        """l_k at each client's own point, (K,), for ``points`` of shape (K, d)."""
+        ...
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        """The Gaussian that has the value, slope and curvature of l_k at each client's own point (K, d).
+
+        ``None`` is for the clients' own estimates.
+        """
         ...
 
     def ascent(

@@ -1,0 +1,98 @@
+"""Clients whose likelihood is not Gaussian, seen through the Gaussian that touches it.
+
+``expanded`` likelihoods have, at a point of each client's own, the value, slope and curvature of the likelihood.
+They serve as proposals (``vaneb.population``), never as the last word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vaneb.likelihood.gaussian import ConstantGaussian
+from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.semidefinite import covariance_of_estimates
+
+if TYPE_CHECKING:
+    from vaneb.prior import Prior
+
+#: Step of a difference, in standard errors; curvature below this share of the largest is none.
+STEP, FLAT = 0.05, 1e-6
+#: Newton steps towards the clients' likeliest points, and halvings of one that overshoots.
+STEPS, HALVINGS = 8, 4
+
+
+def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
+    """The Gaussian with this value, gradient (K, d) and minus Hessian (K, d, d) at ``points``."""
+    scale = np.sqrt(np.maximum(np.abs(np.diagonal(curvature, axis1=1, axis2=2)), 1e-300))
+    values, vectors = np.linalg.eigh(curvature / scale[:, :, None] / scale[:, None, :])
+    values = np.maximum(np.abs(values), FLAT * np.abs(values).max(axis=1, keepdims=True) + 1e-300)
+    slope = np.einsum("kia,ki->ka", vectors, gradient / scale)
+    estimates = points + np.einsum("kia,ka->ki", vectors, slope / values) / scale
+    precision = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    precision = precision * scale[:, :, None] * scale[:, None, :]
+    made = ConstantGaussian(estimates, precision)
+    return ConstantGaussian(estimates, precision, value - made.at(points))
+
+
+def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
+    """``from_slopes`` by differences of ``likelihood.at``."""
+    n, d = points.shape
+    variances = np.diagonal(covariance_of_estimates(likelihood.local_precision()), axis1=1, axis2=2)
+    typical = np.sqrt(np.median(np.where(np.isfinite(variances), variances, 1.0), axis=0))
+    h = STEP * np.where(typical > 0, typical, 1.0)
+    moves = np.eye(d) * h
+    value = likelihood.at(points)
+    up = np.stack([likelihood.at(points + move) for move in moves], axis=1)
+    down = np.stack([likelihood.at(points - move) for move in moves], axis=1)
+    hessian = np.empty((n, d, d))
+    for i in range(d):
+        hessian[:, i, i] = (up[:, i] - 2 * value + down[:, i]) / h[i] ** 2
+        for j in range(i):
+            both = likelihood.at(points + moves[i] + moves[j]) + likelihood.at(points - moves[i] - moves[j])
+            mixed = both - up[:, i] - down[:, i] - up[:, j] - down[:, j] + 2 * value
+            hessian[:, i, j] = hessian[:, j, i] = mixed / (2 * h[i] * h[j])
+    return from_slopes(points, value, (up - down) / (2 * h), -hessian)
+
+
+def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
+    """Each client's likeliest theta, (K, d), if the population were N(mean, covariance)."""
+    inverse = np.linalg.inv(covariance)
+
+    def height(points: Array) -> Array:
+        away = points - mean
+        return likelihood.at(points) - 0.5 * np.einsum("ki,ij,kj->k", away, inverse, away)
+
+    points = np.tile(mean, (likelihood.n_clients, 1))
+    best = height(points)
+    for _ in range(STEPS):
+        view = likelihood.expanded(points)
+        precision = view.base_precision
+        right = np.einsum("kij,kj->ki", precision, view.estimates) + inverse @ mean
+        aim = np.linalg.solve(precision + inverse, right[:, :, None])[:, :, 0]
+        step, rising = aim - points, np.ones(len(points), dtype=bool)
+        for _ in range(HALVINGS):
+            found = height(points + step)
+            rising = found >= best - 1e-9 * np.abs(best)
+            step = np.where(rising[:, None], step, step / 2)
+            if rising.all():
+                break
+        step = np.where(rising[:, None], step, 0.0)
+        points = points + step
+        before, best = best, np.where(rising, found, best)
+        if np.max(best - before) < 1e-3:
+            break
+    return points
+
+
+def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> ConstantGaussian:
+    """The clients expanded at their posterior modes under N(mean, covariance)."""
+    if likelihood.is_gaussian:
+        return likelihood.expanded(None)
+    return likelihood.expanded(modes_under(likelihood, mean, covariance))
+
+
+def view_of(likelihood: Likelihood, prior: Prior) -> ConstantGaussian:
+    """The clients expanded where ``prior`` and their likelihood put them."""
+    return view_under(likelihood, prior.mean, prior.covariance)

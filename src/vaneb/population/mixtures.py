@@ -1,0 +1,196 @@
+"""A draw of the population given sums over clients: the model, and its conditional distributions.
+
+    theta_k ~ sum_j w_j N(mu_j, S_j)                        a Dirichlet process mixture, concentration alpha
+    mu_j    ~ N(m, Omega)                                   m flat, Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
+    S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))         c_j a scale from a grid, so that groups may be tight
+    b_i     ~ Gamma(1/2, rate 1 / REACH^2)                  shared by the components
+
+in units in which the population has a standard deviation of about one.  With one component and c = 1 this is
+the prior of Huang and Wand (2013): standard deviations are half-t with scale REACH, nearly flat where the
+population can be, and every correlation is uniform.  Everything is drawn from sums: counts,
+and first and second moments of theta by component (``sweep.Sums``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from vaneb.likelihood.seam import Array
+
+#: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
+REACH = 7.0
+#: Gamma prior of the concentration: shape and rate.
+import os
+CONCENTRATION = (float(os.environ.get("CA",.5)), float(os.environ.get("CB",2)))
+
+
+class Mixture(NamedTuple):
+    """Components, those with clients first, and what they have in common."""
+
+    weights: Array
+    """(J,)"""
+    centres: Array
+    """(J, d)"""
+    roots: Array
+    """(J, d, d), lower triangular, S_j = L_j L_j'."""
+    scales: Array
+    """c_j, (J,)"""
+    occupied: int
+    """Components that have clients; the others are offers, and together stand for groups not yet seen."""
+    middle: Array
+    """m, (d,)"""
+    between: Array
+    """A root of Omega, (d, d)."""
+    shape: Array
+    """4 b, (d,)"""
+    concentration: float
+
+
+@njit
+def _gaussian(rng, d):
+    out = np.empty(d)
+    for i in range(d):
+        out[i] = rng.standard_normal()
+    return out
+
+
+@njit
+def _bartlett(rng, d, freedom):
+    """Lower triangular Z with Z Z' ~ Wishart(freedom, I)."""
+    z = np.zeros((d, d))
+    for i in range(d):
+        for a in range(i):
+            z[i, a] = rng.standard_normal()
+        z[i, i] = math.sqrt(rng.chisquare(freedom - i))
+    return z
+
+
+@njit
+def _inverse_wishart_root(rng, scale, freedom):
+    """R with R R' ~ inverse Wishart(freedom, scale)."""
+    root = np.linalg.cholesky(scale)
+    return root @ np.ascontiguousarray(np.linalg.inv(_bartlett(rng, len(scale), freedom)).T)
+
+
+@njit
+def _lower(root):
+    """The lower triangular root of R R'."""
+    return np.linalg.cholesky(root @ np.ascontiguousarray(root.T))
+
+
+@njit
+def _picked(rng, log_p):
+    p = np.exp(log_p - log_p.max())
+    left = rng.random() * p.sum()
+    for j in range(len(p)):
+        left -= p[j]
+        if left < 0:
+            return j
+    return len(p) - 1
+
+
+@njit
+def _symmetric(matrix):
+    return (matrix + matrix.T) / 2
+
+
+@njit
+def _concentration(rng, old, used, n_clients):
+    """Of the Dirichlet process, given that ``n_clients`` occupy ``used`` components (Escobar, West 1995)."""
+    shape, rate = CONCENTRATION
+    rate -= math.log(rng.beta(old + 1, n_clients))
+    odds = (shape + used - 1) / (n_clients * rate)
+    more = 1.0 if rng.random() * (1 + odds) < odds else 0.0
+    return max(rng.gamma(shape + used - 1 + more, 1 / rate), 1e-3)
+
+
+@njit
+def draw_population(
+    rng, count, first, second, centres, roots, scales, middle, concentration, grid, spare, most
+):
+    """The next population, given sums over clients and the last one: the fields of ``Mixture`` in order.
+
+    ``grid``: scales on offer, equally spaced in their logarithm; the prior is flat in the scale.
+    ``spare``, ``most``: components without clients, and components in all.
+    """
+    d = centres.shape[1]
+    freedom = d + 1.0
+    n_clients = count.sum()
+    used = int((count > 0).sum())
+    order = np.argsort(-count, kind="mergesort")[:used]
+    total = min(used + spare, most)
+    concentration = _concentration(rng, concentration, used, n_clients)
+    # weights ~ Dirichlet(counts, concentration); the last part is broken into sticks for the spare ones
+    weights = np.empty(total)
+    for j in range(used):
+        weights[j] = rng.gamma(count[order[j]], 1.0)
+    rest = rng.gamma(concentration, 1.0)
+    for j in range(used, total):
+        share = rng.beta(1.0, concentration) if j < total - 1 else 1.0
+        weights[j] = rest * share
+        rest *= 1 - share
+    weights /= weights.sum()
+    # what components have in common: their shape, and where centres lie
+    inverse, information, centre_sum = np.empty((used, d, d)), np.zeros(d), np.zeros(d)
+    for j in range(used):
+        back = np.linalg.inv(roots[order[j]])
+        inverse[j] = back.T @ back
+        centre_sum += centres[order[j]]
+        for i in range(d):
+            information[i] += scales[order[j]] * inverse[j, i, i]
+    shape = np.empty(d)
+    for i in range(d):
+        shape[i] = 4 * rng.gamma(0.5 + 0.5 * freedom * used, 1 / (1 / REACH**2 + 2 * information[i]))
+    scatter = np.diag(1 + 0.5 * shape)
+    for j in range(used):
+        away = centres[order[j]] - middle
+        scatter += np.outer(away, away)
+    between = _inverse_wishart_root(rng, scatter, d + 1.0 + used)
+    middle = centre_sum / used + between @ _gaussian(rng, d) / math.sqrt(used)
+    pull = np.linalg.inv(between @ between.T)
+    log_grid = np.log(grid)
+    new_centres, new_roots, new_scales = np.empty((total, d)), np.empty((total, d, d)), np.empty(total)
+    for j in range(total):
+        if j >= used:
+            new_centres[j] = middle + between @ _gaussian(rng, d)
+            new_scales[j] = grid[_picked(rng, log_grid)]
+            new_roots[j] = _lower(_inverse_wishart_root(rng, new_scales[j] * np.diag(shape), freedom))
+            continue
+        i = order[j]
+        n, s = count[i], first[i]
+        covariance = _symmetric(np.linalg.inv(pull + n * inverse[j]))
+        centre = covariance @ (pull @ middle + inverse[j] @ s)
+        centre = centre + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
+        trace = 0.0
+        for a in range(d):
+            trace += shape[a] * inverse[j, a, a]
+        # p(c | S_j): flat prior in c, spacing of the grid, inverse Wishart density
+        c = grid[_picked(rng, log_grid + 0.5 * freedom * d * log_grid - 0.5 * grid * trace)]
+        cross = np.outer(centre, s)
+        scatter = second[i] - cross - cross.T + n * np.outer(centre, centre) + c * np.diag(shape)
+        new_centres[j], new_scales[j] = centre, c
+        new_roots[j] = _lower(_inverse_wishart_root(rng, _symmetric(scatter), freedom + n))
+    return weights, new_centres, new_roots, new_scales, used, middle, between, shape, concentration
+
+
+@njit
+def draw_moves(rng, square, cross, total, product, right, shape, middle, between):
+    """A stretch (d,) of all components and new centres (J, d), given how clients stand to their centres.
+
+    Components and shape are stretched together, so the prior of delta is that of the shape: N(0, REACH^2 / 2b).
+    """
+    d = len(cross)
+    for_delta = np.linalg.inv(square + np.diag(shape / (2 * REACH**2)))
+    for_delta = _symmetric(for_delta)
+    delta = for_delta @ cross + np.linalg.cholesky(for_delta) @ _gaussian(rng, d)
+    pull = np.linalg.inv(between @ between.T)
+    centres = np.empty(right.shape)
+    for j in range(len(right)):
+        covariance = _symmetric(np.linalg.inv(pull + total[j]))
+        centre = covariance @ (pull @ middle + right[j] - product[j] @ delta)
+        centres[j] = centre + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
+    return delta, centres

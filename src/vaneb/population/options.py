@@ -1,0 +1,40 @@
+"""All numbers that steer the fit of a population, in one value that can be passed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a posterior over populations is computed.  The defaults are meant for everybody.
+
+    Parameters
+    ----------
+    draws : populations that are kept.  More make results from two seeds more alike.
+    burn : sweeps before the first one that is kept.
+    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d)^2 at most.  Where
+        these end the fit, the Monte Carlo error that was reached is told.
+    accuracy : Monte Carlo standard error, in posterior standard deviations, at which a fit stops; 95% of
+        clients' estimates and the population's logarithmic scale must be below it.
+    groups : Gaussian components at most.
+    spare : empty components that a sweep offers to clients.
+    first_clients : clients that the burn-in looks at, where there are more.
+    work : pairs of a client and a kept population, at most; with very many clients fewer are kept.
+    fewest_draws : populations kept however many clients there are.
+    smallest_scale : ratio of the smallest to the largest standard deviation that components are offered.
+    expansions : how often, during burn-in, clients whose likelihood is not Gaussian are expanded anew.
+    """
+
+    draws: int = 400
+    burn: int = 200
+    sweeps: int = 8_000
+    effort: float = 3e7
+    accuracy: float = 0.025
+    groups: int = 60
+    spare: int = 3
+    first_clients: int = 10_000
+    work: float = 4e6
+    fewest_draws: int = 40
+    smallest_scale: float = 0.03
+    expansions: int = 3

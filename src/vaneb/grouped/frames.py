@@ -1,7 +1,4 @@
-"""Data frames as users have them: any kind in, pandas inside, mistakes named by their column.
-
-pandas comes with formulaic, so this asks for nothing that formulas do not need anyway.
-"""
+"""Data frames as users have them: any kind in, pandas inside, mistakes named by their column."""
 
 from __future__ import annotations
 

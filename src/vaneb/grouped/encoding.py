@@ -6,6 +6,7 @@ A factor of L levels has L columns, or L - 1 (its contrasts) where earlier colum
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,7 +122,8 @@ class Encoding:
                     blocks[key] = self._block(evaluation, node, reduced)
                 # The first factor's columns change fastest.
                 width = columns.shape[1] * blocks[key].shape[1]
-                columns = (blocks[key][:, :, None] * columns[:, None, :]).reshape(len(frame), width)
+                with np.errstate(all="ignore"):
+                    columns = (blocks[key][:, :, None] * columns[:, None, :]).reshape(len(frame), width)
             out[:, start : start + columns.shape[1]] = columns
             start += columns.shape[1]
         return out
@@ -129,7 +131,8 @@ class Encoding:
     def offset(self, frame: pd.DataFrame) -> Array:
         """Sum of the formula's offsets, shape (N,)."""
         evaluation = Evaluation(frame, self.states)
-        return sum((evaluation.numbers(node) for node in self.formula.offsets), np.zeros(len(frame)))
+        with np.errstate(all="ignore"):
+            return sum((evaluation.numbers(node) for node in self.formula.offsets), np.zeros(len(frame)))
 
     def response(self, frame: pd.DataFrame) -> pd.Series:
         """The response as the data have it, or as its expression computes it."""
@@ -302,7 +305,7 @@ def _check_state(name: str, node: Node, state: Any) -> None:
                 bool(values) and all(isinstance(v, str) for v in values) and len(set(values)) == len(values)
             )
         else:
-            good = all(type(v) in (int, float) and -math.inf < v < math.inf for v in values)
+            good = all(type(v) in (int, float) and abs(v) <= sys.float_info.max for v in values)
         if not good or (key in ("sd", "norms") and min(values) <= 0):
             raise InvalidReport(f"encoding: {key} of {name!r} has a value that cannot be. Save it again.")
 

@@ -214,7 +214,7 @@ def _random(bar: Bar, limits: Limits, rest: list[str]) -> list[RandomTerm]:
 _Terms = dict[frozenset[str], dict[str, Node]]
 _INTERCEPT: _Terms = {frozenset(): {}}
 #: Products that may be formed for each term that is allowed; most of them are the same.
-_PRODUCTS = 1_000
+_PRODUCTS = 100
 
 
 class _Side:

@@ -285,11 +285,16 @@ class _Parser:
         return Negative(node, token.at) if token.kind == "-" else node
 
     def chain(self, part: Callable[[], Node], *operators: str) -> Node:
-        parts, found = [part()], []
+        first = part()
+        if self.next.kind not in operators:
+            return first
+        at, parts, found = self.next.at, [first], []
+        if isinstance(first, Chain) and first.operators[0] in operators:  # (a + b) + c is a + b + c
+            parts, found = list(first.parts), list(first.operators)
         while token := self.take(*operators):
-            found.append(token)
+            found.append(token.kind)
             parts.append(part())
-        return Chain(tuple(parts), tuple(t.kind for t in found), found[0].at) if found else parts[0]
+        return Chain(tuple(parts), tuple(found), at)
 
     def atom(self) -> Node:
         token = self.next

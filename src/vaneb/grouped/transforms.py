@@ -62,10 +62,9 @@ class Evaluation:
         match node:
             case Call("poly" | "bs" as function):
                 first, options = bind(node)
-                x = self.numbers(first)
-                if function == "poly":
-                    return self._poly(source(node), x, **options)
-                return self._spline(source(node), x, **options)
+                compute = self._poly if function == "poly" else self._spline
+                with np.errstate(all="ignore"):
+                    return compute(source(node), self.numbers(first), **options)
         return self.numbers(node)[:, None]
 
     def codes(self, node: Node) -> NDArray[np.intp]:
@@ -145,11 +144,9 @@ class Evaluation:
 
     def _poly(self, text: str, x: Array, degree: int = 1, raw: bool = False) -> Array:
         """Polynomials that are orthonormal over the rows of the fit, as in R; or plain powers."""
-        with np.errstate(all="ignore"):
-            if raw:
-                return x[:, None] ** np.arange(1, degree + 1)
-            state = self._state(text, lambda: _recurrence(_finite(x, text), degree, text))
-            return _polynomials(x, state)
+        if raw:
+            return x[:, None] ** np.arange(1, degree + 1)
+        return _polynomials(x, self._state(text, lambda: _recurrence(_finite(x, text), degree, text)))
 
     def _spline(
         self,
@@ -301,7 +298,12 @@ def _labels(values: pd.Series) -> tuple[list[str], NDArray[np.intp]]:
         values = values.cat.remove_unused_categories()
         found, positions = list(values.cat.categories), values.cat.codes.to_numpy(dtype=np.intp)
     else:
-        codes, uniques = pd.factorize(values)
+        try:
+            codes, uniques = pd.factorize(values)
+        except TypeError:  # lists, tables
+            raise InvalidReport(
+                f"column {values.name}: holds neither numbers nor text. Make a number or a text of it."
+            ) from None
         found = uniques.tolist()
         order = sorted(range(len(found)), key=lambda i: _sort_key(found[i]))
         rank = np.empty(len(found), dtype=np.intp)

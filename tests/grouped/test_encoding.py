@@ -193,6 +193,13 @@ def test_plain_data_that_cannot_be(frame: pd.DataFrame, path: tuple[str, ...], v
         Encoding.from_data(data)
 
 
+def test_two_columns_of_one_name(frame: pd.DataFrame) -> None:
+    with pytest.raises(InvalidReport, match="two columns of the design would be called 'Intercept'"):
+        learn("Intercept", frame.assign(Intercept=1.0))
+    with pytest.raises(InvalidReport, match=r"called 'b\[T.q\]'"):
+        learn("b + `b[T.q]`", frame.assign(**{"b[T.q]": 1.0}))
+
+
 def test_columns_have_a_limit(frame: pd.DataFrame) -> None:
     many = frame.assign(d=np.arange(len(frame)), a=np.arange(len(frame))[::-1])
     with pytest.raises(

@@ -132,6 +132,9 @@ def test_terms_have_a_limit() -> None:
         understand("y ~ a + b", limits=Limits(terms=2))
     with pytest.raises(InvalidOption, match="terms, more than"):
         understand("y ~ .", [f"x{i}" for i in range(2_000)])
+    for many in ("y ~ " + "+".join(["."] * 9_000), "y ~ " + "+".join(["(.|g)"] * 3_000)):
+        with pytest.raises(InvalidOption, match="takes too long"):
+            understand(many, [f"x{i}" for i in range(900)])
 
 
 def test_multiplying_out_ends_soon() -> None:

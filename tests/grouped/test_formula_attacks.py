@@ -97,6 +97,10 @@ ATTACKS = [
     "y ~ log\u200b(x)",
     "y ~ x\u2028open('MARK', 'w')",
     "y ~ \u202ex",
+    "y ~ `\x1b]0;title\x07`",
+    "y ~ (`\x1b[2J`)^2",
+    "y ~ log(x, '\x1b[2J')",
+    "y ~ C(g, treatment('\x1b[2J'))",
     "y ~ \x00x",
     "y ~ ‘x’",
     "y ~ `x` + `open('MARK', 'w')`",
@@ -214,6 +218,7 @@ def test_attacks_are_refused_without_effect(
         with pytest.raises((InvalidOption, InvalidReport)) as caught:
             use(attack, frame)
         assert len(str(caught.value)) < 1_000
+        assert str(caught.value).isprintable()
         # As a client of a federation meets it.
         with pytest.raises((InvalidOption, InvalidReport)):
             client_data.local_model(frame, Settings(formula=attack))
@@ -385,9 +390,17 @@ def test_formulas_are_used_or_refused_and_mean_the_same_when_laid_out(
     np.testing.assert_array_equal(Encoding.learn(again, frame).matrix(frame), matrix)
 
 
+def lists(size: int) -> st.SearchStrategy[list[float]]:
+    return st.lists(st.floats(), min_size=size, max_size=size)
+
+
 @fuzz
 @given(
-    st.recursive(
+    st.fixed_dictionaries({"levels": st.lists(st.text(max_size=3))})
+    | st.fixed_dictionaries({"centres": lists(2), "norms": lists(3)})
+    | st.fixed_dictionaries({"lower": st.floats(), "upper": st.floats(), "knots": lists(2)})
+    | st.fixed_dictionaries({"mean": st.floats(), "sd": st.floats()})
+    | st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
         max_leaves=6,

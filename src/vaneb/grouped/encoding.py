@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,6 +55,12 @@ class Encoding:
             evaluation.numbers(formula.left)
         found = cls(formula, states)
         found._check_size(len(frame))
+        twice = next((name for name, times in Counter(found.names).items() if times > 1), None)
+        if twice is not None:
+            raise InvalidReport(
+                f"formula {shown(formula.text)}: two columns of the design would be called {twice!r}. "
+                "Rename a column of the data."
+            )
         return found
 
     def to_data(self) -> dict[str, Any]:
@@ -222,7 +229,7 @@ def _pieces(
         with_levels = [source(node) for node in term if is_factor(node)]
         if 2 ** len(with_levels) > formula.limits.terms:
             raise InvalidReport(
-                f"formula {shown(formula.text)}: {':'.join(map(source, term))} has {len(with_levels)} "
+                f"formula {shown(formula.text)}: {shown(':'.join(map(source, term)))} has {len(with_levels)} "
                 "factors. Use fewer."
             )
         numbers = frozenset(source(node) for node in term) - set(with_levels)

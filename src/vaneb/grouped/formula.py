@@ -120,9 +120,9 @@ def understand(
         kind = _check_left(formula.left)
         used = set(_left_columns(formula.left))
         rest = [column for column in free or () if column not in used]
-        side = _Side(limits, rest)
+        side = _Expansion(limits, rest)
         terms = side.expand(formula.right)
-        random = tuple(one for bar in side.bars for one in _random(bar, limits, rest))
+        random = tuple(one for bar in list(side.bars) for one in side.random(bar))
     for special, found in ((kind, True), ("random", bool(random))):
         if special in SPECIAL and found and special not in allow:
             raise InvalidOption(f"formula {shown(text)}: {SPECIAL[special]}")
@@ -193,38 +193,22 @@ def _left_columns(left: Node) -> tuple[str, ...]:
     return columns_of(left)
 
 
-def _random(bar: Bar, limits: Limits, rest: list[str]) -> list[RandomTerm]:
-    """``(effects | a / b)`` is one random term for each of a and a:b."""
-    effects, groups = _Side(limits, rest), _Side(limits, [])
-    terms = effects.expand(bar.left)
-    found = [term for term in groups.expand(bar.right, intercept=False) if term]
-    if effects.bars or groups.bars or effects.offsets or groups.offsets:
-        raise Mistake(bar.at, "random terms hold neither random terms nor offsets. Write them side by side.")
-    if not terms:
-        raise Mistake(bar.at, "there is nothing that differs between groups. Write (1 | group) at least.")
-    if not found or not all(isinstance(node, Name) for term in found for node in term):
-        raise Mistake(bar.at, "a group is a column, or columns between : or /, as in (1 | district/school).")
-    return [
-        RandomTerm(terms, tuple(node.name for node in term if isinstance(node, Name)), not bar.double)
-        for term in found
-    ]
-
-
 #: Factors of each term by their texts; terms by the set of these: a:b is b:a, and a:a is a.
 _Terms = dict[frozenset[str], dict[str, Node]]
 _INTERCEPT: _Terms = {frozenset(): {}}
-#: Products that may be formed for each term that is allowed; most of them are the same.
-_PRODUCTS = 100
+#: Steps for each term that is allowed: many products are the same term, and make none.
+_STEPS = 100
 
 
-class _Side:
-    """Multiplies the terms of one side out."""
+class _Expansion:
+    """Multiplies the terms of a right-hand side out."""
 
     def __init__(self, limits: Limits, rest: list[str]) -> None:
-        self.limits, self.rest = limits, rest
+        self.limits = limits
+        self.rest: _Terms = {frozenset({source(Name(c))}): {source(Name(c)): Name(c)} for c in rest}
         self.offsets: list[Node] = []
         self.bars: list[Bar] = []
-        self.products = 0
+        self.steps = 0
 
     def expand(self, node: Node, *, intercept: bool = True) -> tuple[Term, ...]:
         terms: _Terms = dict(_INTERCEPT) if intercept else {}
@@ -255,9 +239,10 @@ class _Side:
                 self.offsets.append(arguments[0][1])
             case _:
                 found = self.product(node)
-                self.check_size(node, len(terms) + len(found))
+                self.count(node, len(found))
                 for key, term in found.items():
                     terms.setdefault(key, term)
+                self.check_size(node, len(terms))
 
     def product(self, node: Node) -> _Terms:
         """Terms of a node that does not stand in the sum itself."""
@@ -278,9 +263,9 @@ class _Side:
                 return self.power(base, exponent)
             case Rest():
                 self.check_size(node, len(self.rest))
-                return {frozenset({source(Name(c))}): {source(Name(c)): Name(c, node.at)} for c in self.rest}
+                return self.rest
             case Number(1):
-                return dict(_INTERCEPT)
+                return _INTERCEPT
             case Number():
                 raise Mistake(
                     node.at, "among terms, numbers are 0 and 1 only. Multiply in I(...), as in I(2 * x)."
@@ -293,6 +278,7 @@ class _Side:
         return {frozenset({source(node)}): {source(node): node}}
 
     def joined(self, operator: str, left: _Terms, right: _Terms, node: Node) -> _Terms:
+        self.count(node, len(left))
         if operator == "/":  # a + a:b, where a has all factors of the left
             all_of_it = {text: factor for term in left.values() for text, factor in term.items()}
             return left | self.crossed({frozenset(all_of_it): all_of_it}, right, node)
@@ -300,9 +286,7 @@ class _Side:
         return crossed if operator == ":" else left | right | crossed
 
     def crossed(self, left: _Terms, right: _Terms, node: Node) -> _Terms:
-        self.products += len(left) * len(right)
-        if self.products > _PRODUCTS * self.limits.terms:
-            raise Mistake(node.at, "takes too long to multiply out. Use fewer terms.")
+        self.count(node, len(left) * len(right))
         found: _Terms = {}
         for first, a in left.items():
             for second, b in right.items():
@@ -316,11 +300,39 @@ class _Side:
             raise Mistake(exponent.at, "among terms, a power is a whole number. Other powers go into I(...).")
         once = self.product(base)
         if exponent.value > 1 and len(once) == 1:
-            raise Mistake(exponent.at, f"a power of one term is that term. Write I({source(base)} ** 2)?")
+            raise Mistake(
+                exponent.at,
+                "among terms, a power of one term is the term itself. Write "
+                f"I({source(Power(base, exponent))}) for the number.",
+            )
         terms = dict(once)
         for _ in range(min(int(exponent.value), len(once)) - 1):
             terms |= {k: t for k, t in self.crossed(terms, once, base).items() if k not in terms}
         return terms
+
+    def random(self, bar: Bar) -> list[RandomTerm]:
+        """``(effects | a / b)`` is one random term for each of a and a:b."""
+        others = len(self.bars) + len(self.offsets)
+        effects = self.expand(bar.left)
+        groups = [term for term in self.expand(bar.right, intercept=False) if term]
+        if len(self.bars) + len(self.offsets) > others:
+            raise Mistake(
+                bar.at, "random terms hold neither random terms nor offsets. Write them side by side."
+            )
+        if not effects:
+            raise Mistake(bar.at, "there is nothing that differs between groups. Write (1 | group) at least.")
+        if not groups or not all(isinstance(node, Name) for term in groups for node in term):
+            raise Mistake(
+                bar.at, "a group is a column, or columns between : or /, as in (1 | district/school)."
+            )
+        self.count(bar, len(effects) * len(groups))
+        names = [tuple(node.name for node in term if isinstance(node, Name)) for term in groups]
+        return [RandomTerm(effects, group, not bar.double) for group in names]
+
+    def count(self, node: Node, steps: int) -> None:
+        self.steps += steps
+        if self.steps > _STEPS * self.limits.terms:
+            raise Mistake(node.at, "takes too long to multiply out. Use fewer terms.")
 
     def check_size(self, node: Node, size: int) -> None:
         if size > self.limits.terms:

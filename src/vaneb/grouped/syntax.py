@@ -41,7 +41,7 @@ class Limits:
     """Terms after ``*``, ``/`` and ``^`` are multiplied out."""
     columns: int = 10_000
     """Columns of the design."""
-    cells: int = 1_000_000_000
+    cells: int = 500_000_000
     """Rows times columns."""
 
 
@@ -176,7 +176,12 @@ def mistakes_in(text: str) -> Iterator[None]:
         token = TOKEN.match(text, mistake.at)
         about = token.group() if token else text[mistake.at : mistake.at + 1]
         place = f"character {mistake.at + 1} ({shown(about, 30)})" if about else "the end"
-        raise InvalidOption(f"formula {shown(text)}: at {place}: {mistake}") from None
+        raise InvalidOption(f"formula {shown(text)}: at {place}: {printable(str(mistake))}") from None
+
+
+def printable(text: str) -> str:
+    """The text with escapes for what would act on a terminal: messages may quote others' formulas."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def shown(text: str, most: int = 120) -> str:

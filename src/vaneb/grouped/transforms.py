@@ -174,7 +174,8 @@ class Evaluation:
         between = list(state.get("knots", knots))
         if not lower < upper:
             raise InvalidReport(f"formula: {text} needs values between two bounds; there is one value only.")
-        if any(not lower < k < upper for k in between) or max(Counter(between).values(), default=0) > degree:
+        inside = between == sorted(between) and all(lower < k < upper for k in between)
+        if not inside or max(Counter(between).values(), default=0) > degree:
             raise InvalidReport(
                 f"formula: the knots of {text} must lie between {lower:g} and {upper:g}, and no more than "
                 f"{degree} in one place. Give knots, or use a smaller df."
@@ -274,7 +275,7 @@ def contrasts(node: Node, state: State) -> tuple[tuple[str, ...], Callable[[NDAr
     if reference is not None:
         if reference not in levels:
             raise InvalidReport(
-                f"column {factor_of(node)[0]}: has no level {reference!r}, the reference in {source(node)}. "
+                f"column {factor_of(node)[0]}: has no level {reference!r}, which should be the reference. "
                 f"There are {', '.join(levels[:12])}{', ...' if n > 12 else ''}."
             )
         base = levels.index(reference)

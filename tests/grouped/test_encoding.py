@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import random
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,26 @@ def test_two_columns_of_one_name(frame: pd.DataFrame) -> None:
         learn("b + `b[T.q]`", frame.assign(**{"b[T.q]": 1.0}))
 
 
+def test_size_is_checked_before_memory_is_taken() -> None:
+    n = 200_000
+    frame = pd.DataFrame({"y": 0.0, "x": np.arange(n) / n})
+    tracemalloc.start()
+    for text in ("bs(x, df=1000)", "poly(x, 10):bs(x, df=100)", "poly(x, 100, raw=TRUE):bs(x, df=10)"):
+        limits = Limits(cells=10**8)
+        with pytest.raises(InvalidReport, match=r"asks for 1,001 columns of 200,000 rows"):
+            Encoding.learn(parse(f"y ~ {text}", frame, [], limits=limits), frame)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1e8  # the columns would take 1.6e9
+
+
+def test_a_factor_of_one_level_has_no_contrasts(frame: pd.DataFrame) -> None:
+    encoding = learn("one*x", frame.assign(one="a"))
+    assert encoding.names == ("Intercept", "x")
+    assert_array_equal(encoding.matrix(frame.assign(one="a"))[:, 1], frame.x)
+    assert learn("0 + one", frame.assign(one="a")).names == ("one[a]",)
+
+
 def test_columns_have_a_limit(frame: pd.DataFrame) -> None:
     many = frame.assign(d=np.arange(len(frame)), a=np.arange(len(frame))[::-1])
     with pytest.raises(
@@ -209,6 +230,10 @@ def test_columns_have_a_limit(frame: pd.DataFrame) -> None:
     for limits in (Limits(columns=3), Limits(cells=5 * len(frame) - 1)):
         with pytest.raises(InvalidReport, match="asks for 5 columns of 160 rows"):
             Encoding.learn(parse("y ~ x + z + a", frame, [], limits=limits), frame)
+    with pytest.raises(InvalidReport, match="asks for 22 operations on each of 160 rows"):
+        Encoding.learn(
+            parse(f"y ~ I({' + '.join(['x'] * 10)})", frame, [], limits=Limits(cells=20 * len(frame))), frame
+        )
     wide = {name: list("uv") for name in "abcdefghijk"}
     with pytest.raises(InvalidReport, match="has 11 factors"):
         learn(":".join(wide), pd.DataFrame({"y": 0.0, **wide}))

@@ -42,6 +42,7 @@ class Encoding:
     @classmethod
     def learn(cls, formula: ParsedFormula, frame: pd.DataFrame) -> Self:
         """Learn from complete rows."""
+        _check_work(formula, len(frame))
         states: dict[str, State] = {}
         evaluation = Evaluation(frame, states, learn=True)
         for node in _factors(formula):
@@ -122,6 +123,8 @@ class Encoding:
         out = np.empty((len(frame), sum(map(self._piece_width, self._pieces))))
         start = 0
         for piece in self._pieces:
+            if not self._piece_width(piece):  # a factor of one level has no contrasts
+                continue
             columns = np.ones((len(frame), 1))
             for node, reduced in piece:
                 key = source(node), reduced
@@ -204,12 +207,36 @@ class Encoding:
         return indicators(codes, range(len(self._levels(node))))
 
     def _check_size(self, rows: int) -> None:
+        _check_work(self.formula, rows)
         columns, limits = sum(map(self._piece_width, self._pieces)), self.formula.limits
         if columns > limits.columns or columns * rows > limits.cells:
             raise InvalidReport(
                 f"formula {shown(self.formula.text)}: asks for {columns:,} columns of {rows:,} rows; at most "
                 f"{limits.columns:,} columns and {limits.cells:,} numbers are allowed. {self.use_fewer}"
             )
+
+
+def _check_work(formula: ParsedFormula, rows: int) -> None:
+    """That the arithmetic on all rows is not endless."""
+    nodes = sum(map(_count_nodes, (*_factors(formula), *formula.offsets, formula.left)))
+    if nodes * rows > formula.limits.cells:
+        raise InvalidReport(
+            f"formula {shown(formula.text)}: asks for {nodes:,} operations on each of {rows:,} rows; at most "
+            f"{formula.limits.cells:,} in all are allowed. Use fewer terms, or make columns of them first."
+        )
+
+
+def _count_nodes(node: Node) -> int:
+    match node:
+        case Call(_, arguments):
+            return 1 + sum(_count_nodes(value) for _, value in arguments)
+        case Negative(operand):
+            return 1 + _count_nodes(operand)
+        case Power(base, exponent):
+            return 1 + _count_nodes(base) + _count_nodes(exponent)
+        case Chain(parts):
+            return len(parts) + sum(map(_count_nodes, parts))
+    return 1
 
 
 def _factors(formula: ParsedFormula) -> list[Node]:

@@ -42,7 +42,7 @@ class Limits:
     columns: int = 10_000
     """Columns of the design."""
     cells: int = 500_000_000
-    """Rows times columns."""
+    """Rows times columns; and rows times operations."""
 
 
 class Mistake(Exception):

@@ -58,7 +58,10 @@ class Evaluation:
             return np.array(np.broadcast_to(self._value(node, source(node)), len(self.frame)))
 
     def block(self, node: Node) -> Array:
-        """The columns of a factor that is a number or several, shape (N, width)."""
+        """The columns of a factor that is a number or several, shape (N, width).
+
+        Where it learns, of no rows: how many columns there will be is not checked yet.
+        """
         match node:
             case Call("poly" | "bs" as function):
                 first, options = bind(node)
@@ -106,6 +109,9 @@ class Evaluation:
             self.states[text] = learn()
         return self.states[text]
 
+    def _wanted(self, x: Array) -> Array:
+        return x[:0] if self.learn else x
+
     def _value(self, node: Node, whole: str) -> Array:
         match node:
             case Number(value):
@@ -145,8 +151,9 @@ class Evaluation:
     def _poly(self, text: str, x: Array, degree: int = 1, raw: bool = False) -> Array:
         """Polynomials that are orthonormal over the rows of the fit, as in R; or plain powers."""
         if raw:
-            return x[:, None] ** np.arange(1, degree + 1)
-        return _polynomials(x, self._state(text, lambda: _recurrence(_finite(x, text), degree, text)))
+            return self._wanted(x)[:, None] ** np.arange(1, degree + 1)
+        state = self._state(text, lambda: _recurrence(_finite(x, text), degree, text))
+        return _polynomials(self._wanted(x), state)
 
     def _spline(
         self,
@@ -181,6 +188,7 @@ class Evaluation:
                 f"{degree} in one place. Give knots, or use a smaller df."
             )
         every = np.array([*[lower] * (degree + 1), *between, *[upper] * (degree + 1)])
+        x = self._wanted(x)
         out = np.full((len(x), len(between) + degree), np.nan)
         known = np.isfinite(x)
         if known.any():

@@ -182,6 +182,22 @@ def test_terms_that_learn_from_rows_are_refused_at_the_client(tmp_path):
         client_data.local_model(frame, settings)
 
 
+@pytest.mark.parametrize(
+    ("right", "parameters"),
+    [
+        ("I(x - 1)", 2),
+        ("poly(x, 2, raw=TRUE)", 3),
+        ("bs(x, knots=[0], lower_bound=-9, upper_bound=9)", 5),
+        ("offset(x)", 1),
+    ],
+)
+def test_terms_with_their_numbers_written_out_are_used_at_the_client(tmp_path, right, parameters):
+    _, frame = client_data.read_client(write_rows(tmp_path / "a.csv", 0))
+    model = client_data.local_model(frame, Settings(**{**vars(SETTINGS), "formula": f"y ~ {right}"}))
+    assert len(model.names) == parameters
+    assert model.rows.offset.any() == (right == "offset(x)")
+
+
 def test_private_reports_are_released_once(tmp_path):
     """Asked again, a client repeats what it said: fresh noise would average out."""
     private = Settings(

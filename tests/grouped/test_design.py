@@ -51,7 +51,7 @@ def test_a_number_becomes_a_factor_when_asked(frame: pd.DataFrame, text: str) ->
 
 
 def test_interactions_and_quoted_names(frame: pd.DataFrame) -> None:
-    names, z = matrix(frame, "y ~ x * arm + np.sqrt(`my column`)")
+    names, z = matrix(frame, "y ~ x * arm + sqrt(`my column`)")
     assert "x:arm[T.old]" in names
     assert_allclose(z[:, names.index("x:arm[T.old]")], frame.x * (frame.arm == "old"))
     assert_allclose(z[:, 4], np.arange(1.0, 7.0))
@@ -108,6 +108,37 @@ def test_offset_and_response_expression(frame: pd.DataFrame) -> None:
     assert_array_equal(rows.offset, frame.dose)
 
 
+def test_offsets_in_the_formula_are_added_to_the_offset_column(frame: pd.DataFrame) -> None:
+    frame.loc[0, "x"] = -1.0  # its logarithm is missing
+    design = learn(frame, "y ~ arm + offset(log(x)) + offset(2 * y)", offset="dose")
+    rows = design.rows(frame, response=True, new=False)
+    part = frame.iloc[1:]
+    assert_array_equal(rows.kept, part.index)
+    assert_allclose(rows.offset, np.log(part.x) + 2 * part.y + part.dose)
+    assert design.names == ("Intercept", "arm[T.none]", "arm[T.old]")
+
+
+def test_a_response_is_transformed_as_in_the_fit(frame: pd.DataFrame) -> None:
+    rows = learn(frame, "scale(y) ~ x").rows(frame.iloc[[5]], response=True)
+    assert_allclose(rows.response, [(6 - frame.y.mean()) / frame.y.std()])
+
+
+def test_rows_that_are_all_incomplete_are_no_rows(frame: pd.DataFrame) -> None:
+    design = learn(frame, "y ~ x + arm")
+    assert design.rows(frame.assign(x=None), response=False).covariates.shape == (0, 4)
+
+
+def test_a_column_that_was_numbers_in_the_fit(frame: pd.DataFrame) -> None:
+    with pytest.raises(InvalidReport, match="column x: holds text, not numbers"):
+        learn(frame, "y ~ x").rows(frame.assign(x="high"), response=False)
+
+
+def test_dates_are_neither_numbers_nor_text(frame: pd.DataFrame) -> None:
+    frame["day"] = pd.date_range("2024-01-01", periods=6)
+    with pytest.raises(InvalidReport, match=r"column day: .* days since"):
+        learn(frame, "y ~ day")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -129,9 +160,12 @@ def test_unknown_columns(frame: pd.DataFrame, text: str, message: str) -> None:
         ("~ x", "one response"),
         ("y + x ~ dose", "one response"),
         ("y ~ x +", "cannot be read"),
-        ("y ~ I(x^2)", r"as \*\*"),
-        ("y ~ x + offset(dose)", "name the offset's column"),
-        ("y ~ ns(x)", "no function 'ns'"),
+        ("y ~ my column", "quoted, as in `my column`"),
+        ("y ~ x^2", r"I\(x \*\* 2\)"),
+        ("y ~ ns(x)", r"at character 5 \('ns'\): there is no function 'ns'"),
+        ("y ~ np.log(x)", r"write log\(\.\.\.\)"),
+        ("Surv(x, dose) ~ arm", "not supported here yet"),
+        ("y | dose ~ arm", "not supported here yet"),
         ("1 ~ x", "not a column"),
     ],
 )

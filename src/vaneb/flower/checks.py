@@ -125,14 +125,13 @@ def check_port(host: str, port: int) -> None:
 
 
 def check_formula(formula: str) -> None:
-    """That it has two sides; whether columns are there is known at the clients."""
-    from formulaic import Formula
+    """That it can be read; whether columns are there is known at the clients."""
+    from vaneb.grouped.formula import understand
 
-    with _wrong(f"--formula {formula!r}", "Write it as 'y ~ x + z'."):
-        sides = Formula(formula)
-        two = hasattr(sides, "lhs") and hasattr(sides, "rhs") and formula.partition("~")[2].strip()
-        if not two or not list(sides.lhs):
-            raise InvalidOption(f"--formula {formula!r}: needs a response and terms, such as 'y ~ x + z'.")
+    try:
+        understand(formula)
+    except InvalidOption as error:  # "formula 'y ~': ..."
+        raise InvalidOption(f"--{error}") from None
 
 
 def check_experiment(settings: Settings) -> None:

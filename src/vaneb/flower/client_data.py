@@ -61,7 +61,7 @@ def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
     data = frame.assign(**{CLIENT: "client"})
     formula = parse(settings.formula, data, [CLIENT, *([offset] if offset else [])])
     design = learn_design(data, formula, settings.family, client=CLIENT, offset=offset)
-    if learned := [term for term, state in design.spec.transform_state.items() if state]:
+    if learned := design.encoding.learned:
         raise InvalidOption(
             f"formula: {learned[0]} takes numbers from the client's own rows, so that its coefficient would "
             "not mean the same at every client. Write the numbers out."

@@ -142,7 +142,8 @@ def fit_groups(
     ----------
     frame : pandas, polars or pyarrow table
     client : column that names the client (group) of each row
-    formula : such as ``"y ~ x1 + C(x2)"``; every coefficient may differ between clients
+    formula : such as ``"y ~ x1 + C(x2)"``, read as data, never run as code; every coefficient may differ
+        between clients
     family : "gaussian", "binomial", "poisson", "multinomial", "gamma" or "huber"
     offset : column that is added to the linear index, such as log exposure
     test_column : column that is 1 in rows to be predicted, 0 in rows to be fitted
@@ -184,9 +185,9 @@ def fit_groups(
     if testing.all():
         raise InvalidReport(f"column {test_column}: marks every row as a test row; none is left for the fit.")
     design = learn_design(data[~testing], parsed, family, client=client, offset=offset)
+    _check_columns(design, parsed, len(data[~testing]), client, test_column)
     train = design.rows(data[~testing], response=True, new=False)
     test = design.rows(data[testing], response=True) if test_column is not None else None
-    _check_columns(design, parsed, len(train.kept), client, test_column)
     if not len(train.kept):
         raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
     assert train.response is not None
@@ -236,15 +237,9 @@ def _check_columns(
             "of its own already."
         )
     if len(design.names) >= n_rows > 0:
-        largest = max(design.levels, key=lambda c: len(design.levels[c]), default=None)
-        hint = "Use fewer terms."
-        if largest is not None:
-            hint += (
-                f" Column {largest} is taken for a factor, of {len(design.levels[largest]):,} levels: if it "
-                "should be a number, look for text, dates or decimal commas in it."
-            )
         raise InvalidReport(
-            f"formula {formula.text!r}: {len(design.names):,} coefficients for {n_rows:,} rows. {hint}"
+            f"formula {formula.text!r}: {len(design.names):,} coefficients for {n_rows:,} rows. "
+            f"{design.encoding.use_fewer}"
         )
 
 

@@ -1,24 +1,56 @@
-"""A formula ``y ~ x1 + x2`` taken apart: its response, its right-hand side, the columns it uses."""
+"""What a formula ``y ~ x1 + x2`` says: its response, its terms multiplied out, the columns it uses."""
 
 from __future__ import annotations
 
-import ast
-import builtins
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.errors import InvalidOption
 from vaneb.grouped.frames import need_column
+from vaneb.grouped.functions import check_factor, check_numeric, columns_of
+from vaneb.grouped.syntax import (
+    Bar,
+    Call,
+    Chain,
+    Limits,
+    Mistake,
+    Name,
+    Negative,
+    Node,
+    Number,
+    Power,
+    Rest,
+    mistakes_in,
+    read,
+    shown,
+    source,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-    from formulaic import SimpleFormula
 
-#: A quoted name, as in `my column`.
-QUOTED = re.compile(r"`([^`]+)`")
-RANDOM_EFFECT = re.compile(r"\([^()|]*\|[^()]*\)")
+Term = tuple[Node, ...]
+"""Factors that are multiplied; the intercept has none."""
+
+#: What some models can use and others cannot, and what to do instead.
+SPECIAL = {
+    "random": "leave out terms such as (1 | group). The client column is named on its own, and every "
+    "coefficient of the formula varies between clients.",
+    "survival": "Surv(time, event) is not supported here yet. Give one response, as in 'time ~ x'.",
+    "trials": "successes | trials is not supported here yet. Give one row for each trial, with a response of "
+    "0 or 1.",
+}
+
+
+@dataclass(frozen=True)
+class RandomTerm:
+    """Effects that differ between groups: ``(effects | group)``."""
+
+    effects: tuple[Term, ...]
+    group: tuple[str, ...]
+    """Columns; each combination of their values is one group."""
+    correlated: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,125 +58,288 @@ class ParsedFormula:
     """What a formula says."""
 
     text: str
-    response: str
-    """Expression on the left-hand side."""
-    terms: SimpleFormula
-    """The right-hand side."""
-    columns: tuple[str, ...]
-    """Columns of the data that either side uses, the response's first."""
-    right_columns: tuple[str, ...]
-    """Those of the right-hand side."""
-    factor_columns: dict[str, str]
-    """Column behind each factor that is a column itself, C(column) or factor(column)."""
+    left: Node
+    terms: tuple[Term, ...]
+    """Terms of the right-hand side by the number of their factors."""
+    offsets: tuple[Node, ...]
+    random: tuple[RandomTerm, ...]
+    limits: Limits
+
+    @property
+    def response(self) -> str:
+        """The response: a column, or an expression."""
+        return self.left.name if isinstance(self.left, Name) else source(self.left)
+
+    @property
+    def right_columns(self) -> tuple[str, ...]:
+        """Columns that the right-hand side uses."""
+        effects = [term for random in self.random for term in random.effects]
+        nodes = [*(f for term in (*self.terms, *effects) for f in term), *self.offsets]
+        groups = [column for random in self.random for column in random.group]
+        return tuple(dict.fromkeys([*(c for node in nodes for c in columns_of(node)), *groups]))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the data that either side uses, the response's first."""
+        return tuple(dict.fromkeys([*_left_columns(self.left), *self.right_columns]))
+
+    @property
+    def canonical(self) -> str:
+        """The formula multiplied out, as text that means the same whatever other columns there are."""
+        random = [
+            f"({_listed(r.effects)} {'|' if r.correlated else '||'} "
+            f"{':'.join(source(Name(column)) for column in r.group)})"
+            for r in self.random
+        ]
+        offsets = [f"offset({source(node)})" for node in self.offsets]
+        return f"{source(self.left)} ~ {' + '.join([_listed(self.terms), *offsets, *random])}"
 
 
-def context() -> dict[str, Any]:
-    """Functions that formulas may use besides formulaic's own: R's name for a factor."""
-    from formulaic.transforms import TRANSFORMS
-
-    return {"factor": TRANSFORMS["C"]}
+def _listed(terms: Sequence[Term]) -> str:
+    start = [] if () in terms else ["0"]
+    return " + ".join([*start, *(":".join(source(f) for f in term) or "1" for term in terms)])
 
 
-def parse(text: str, frame: pd.DataFrame, reserved: Sequence[str]) -> ParsedFormula:
-    """Parse ``text`` for the columns of ``frame``.
+def understand(
+    text: str,
+    free: Sequence[str] | None = None,
+    *,
+    allow: Collection[str] = (),
+    limits: Limits | None = None,
+) -> ParsedFormula:
+    """Parse ``text`` without looking at data.
+
+    Parameters
+    ----------
+    free : columns that the ``.`` of ``y ~ .`` stands for; None leaves it out
+    allow : what the caller can use, of the keys of ``SPECIAL``; anything else there is refused
+    """
+    limits = limits or Limits()
+    formula = read(text, limits)
+    with mistakes_in(text):
+        kind = _check_left(formula.left)
+        used = set(_left_columns(formula.left))
+        rest = [column for column in free or () if column not in used]
+        side = _Expansion(limits, rest)
+        terms = side.expand(formula.right)
+        random = tuple(one for bar in list(side.bars) for one in side.random(bar))
+    for special, found in ((kind, True), ("random", bool(random))):
+        if special in SPECIAL and found and special not in allow:
+            raise InvalidOption(f"formula {shown(text)}: {SPECIAL[special]}")
+    return ParsedFormula(text, formula.left, terms, tuple(side.offsets), random, limits)
+
+
+def parse(
+    text: str,
+    frame: pd.DataFrame,
+    reserved: Sequence[str],
+    *,
+    allow: Collection[str] = (),
+    limits: Limits | None = None,
+) -> ParsedFormula:
+    """Parse ``text`` for the columns of ``frame``; for ``allow`` see ``understand``.
 
     ``reserved`` columns (client, offset, test column) are not meant by the ``.`` of ``y ~ .``.
     """
-    from formulaic import Formula
-    from formulaic.errors import FormulaicError
-
-    if RANDOM_EFFECT.search(text):
-        raise InvalidOption(
-            f"formula {text!r}: leave out terms such as (1 | group). The client column is named on its own, "
-            "and every coefficient of the formula varies between clients."
-        )
     free = [column for column in frame.columns if column not in reserved]
     try:
-        parsed = Formula(text, _context={"__formulaic_variables_available__": free})
-    except FormulaicError as error:
+        formula = understand(text, free, allow=allow, limits=limits)
+    except InvalidOption as error:
         spaced = next((c for c in free if " " in c), None)
-        hint = "" if spaced is None else f" Names with spaces are quoted, as in `{spaced}`."
-        raise InvalidOption(f"formula {text!r}: cannot be read ({_plain(error)}).{hint}") from None
-    left, right = getattr(parsed, "lhs", None), getattr(parsed, "rhs", None)
-    if left is None or right is None or not hasattr(right, "required_variables"):
-        raise InvalidOption(f"formula {text!r}: needs one response and one right-hand side, as in 'y ~ x'.")
-    responses = list(left)
-    if len(responses) != 1 or len(responses[0].factors) != 1:
-        raise InvalidOption(f"formula {text!r}: the left-hand side must be one response, not several terms.")
-    response = str(responses[0].factors[0].expr)
-    lookups = {str(f.expr) for side in (left, right) for t in side for f in t.factors if _is_lookup(f)}
-    right_expressions = list(dict.fromkeys(str(f.expr) for t in right for f in t.factors if _is_used(f)))
-    used = {e: _columns_of(e, e in lookups, frame, text) for e in (response, *right_expressions)}
-    if not used[response]:
-        raise InvalidOption(f"formula {text!r}: the response {response!r} is not a column of the data.")
-    right_columns = tuple(dict.fromkeys(c for e in right_expressions for c in used[e]))
-    return ParsedFormula(
-        text,
-        response,
-        right,
-        tuple(dict.fromkeys([*used[response], *right_columns])),
-        right_columns,
-        {e: used[e][0] for e in right_expressions if e in lookups or _names_a_factor(e)},
-    )
+        if spaced is None or "cannot be read" not in str(error):
+            raise
+        raise InvalidOption(f"{error} Names with spaces are quoted, as in `{spaced}`.") from None
+    for column in formula.columns:
+        need_column(frame, column, f"the formula {shown(text)}")
+    return formula
 
 
-def _is_lookup(factor: Any) -> bool:
-    return factor.eval_method.value == "lookup"
-
-
-def _is_used(factor: Any) -> bool:
-    return factor.eval_method.value != "literal"
-
-
-def _columns_of(expression: str, lookup: bool, frame: pd.DataFrame, text: str) -> list[str]:
-    """Columns that an expression of the formula ``text`` uses; complains about unknown names."""
-    from formulaic.transforms import TRANSFORMS
-
-    place = f"the formula {text!r}"
-    if lookup:
-        need_column(frame, expression, place)
-        return [expression]
-    quoted = QUOTED.findall(expression)
-    for column in quoted:
-        need_column(frame, column, place)
-    try:
-        tree = ast.parse(QUOTED.sub("0", expression).strip(), mode="eval")
-    except SyntaxError:
-        raise InvalidOption(f"formula {text!r}: {expression!r} is not an expression.") from None
-    known = {*TRANSFORMS, *context(), *dir(builtins)}
-    found = list(quoted)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
-            raise InvalidOption(f"formula {text!r}: write powers inside {expression!r} as **, not ^.")
-        if not isinstance(node, ast.Name):
-            continue
-        if node.id in frame.columns:
-            found.append(node.id)
-        elif node.id == "offset":
-            raise InvalidOption(
-                f"formula {text!r}: leave out offset(...) and name the offset's column on its own."
+def _check_left(left: Node) -> str:
+    """Which kind of response the left-hand side is."""
+    match left:
+        case Call("Surv", (("", time), ("", event))):
+            check_numeric(time)
+            check_numeric(event)
+            kind = "survival"
+        case Call("Surv"):
+            raise Mistake(left.at, "Surv takes two columns, as in Surv(time, event).")
+        case Bar(successes, trials, double):
+            if double:
+                raise Mistake(left.at, "write one bar, as in successes | trials.")
+            check_numeric(successes)
+            check_numeric(trials)
+            kind = "trials"
+        case Chain() | Power() | Negative():
+            raise Mistake(
+                left.at,
+                "the left-hand side must be one response, not several terms. Arithmetic goes into I(...), as "
+                "in I(y1 + y2).",
             )
-        elif node.id not in known:
-            called = any(isinstance(n, ast.Call) and n.func is node for n in ast.walk(tree))
-            if called:
-                raise InvalidOption(
-                    f"formula {text!r}: there is no function {node.id!r}; use one of "
-                    f"{', '.join(sorted(k for k in TRANSFORMS if k != 'np'))}, or np.<name>."
+        case Call("poly" | "bs" | "C" | "factor"):
+            raise Mistake(
+                left.at, "the response is one column or a function of numbers. Name the column itself."
+            )
+        case _:
+            check_numeric(left)
+            kind = "plain"
+    if not _left_columns(left):
+        raise Mistake(left.at, f"the response {source(left)!r} is not a column of the data.")
+    return kind
+
+
+def _left_columns(left: Node) -> tuple[str, ...]:
+    if isinstance(left, Bar):
+        return tuple(dict.fromkeys([*columns_of(left.left), *columns_of(left.right)]))
+    return columns_of(left)
+
+
+#: Factors of each term by their texts; terms by the set of these: a:b is b:a, and a:a is a.
+_Terms = dict[frozenset[str], dict[str, Node]]
+_INTERCEPT: _Terms = {frozenset(): {}}
+#: Steps for each term that is allowed: many products are the same term, and make none.
+_STEPS = 100
+
+
+class _Expansion:
+    """Multiplies the terms of a right-hand side out."""
+
+    def __init__(self, limits: Limits, rest: list[str]) -> None:
+        self.limits = limits
+        self.rest: _Terms = {frozenset({source(Name(c))}): {source(Name(c)): Name(c)} for c in rest}
+        self.offsets: list[Node] = []
+        self.bars: list[Bar] = []
+        self.steps = 0
+
+    def expand(self, node: Node, *, intercept: bool = True) -> tuple[Term, ...]:
+        terms: _Terms = dict(_INTERCEPT) if intercept else {}
+        self.add(node, terms)
+        return tuple(tuple(term.values()) for term in sorted(terms.values(), key=len))
+
+    def add(self, node: Node, terms: _Terms) -> None:
+        """Add what stands in a sum, and take away what has a minus."""
+        match node:
+            case Chain(parts, ("+" | "-", *_) as operators):
+                for operator, part in zip(("+", *operators), parts, strict=True):
+                    self.add(part if operator == "+" else Negative(part, part.at), terms)
+            case Negative(Negative(operand)):
+                self.add(operand, terms)
+            case Number(0) | Negative(Number(1)):
+                terms.pop(frozenset(), None)
+            case Negative(Number(0)):
+                terms |= _INTERCEPT
+            case Negative(operand):
+                for key in self.product(operand):
+                    terms.pop(key, None)
+            case Bar():
+                self.bars.append(node)
+            case Call("offset", arguments):
+                if len(arguments) != 1 or arguments[0][0]:
+                    raise Mistake(node.at, "offset takes one expression, as in offset(log(exposure)).")
+                check_numeric(arguments[0][1])
+                self.offsets.append(arguments[0][1])
+            case _:
+                found = self.product(node)
+                self.count(node, len(found))
+                for key, term in found.items():
+                    terms.setdefault(key, term)
+                self.check_size(node, len(terms))
+
+    def product(self, node: Node) -> _Terms:
+        """Terms of a node that does not stand in the sum itself."""
+        match node:
+            case Chain(_, ("+" | "-", *_)):
+                terms: _Terms = {}
+                others = len(self.bars) + len(self.offsets)
+                self.add(node, terms)
+                if len(self.bars) + len(self.offsets) > others:
+                    raise Mistake(node.at, _ONLY_ADDED)
+                return terms
+            case Chain(parts, operators):
+                left = self.product(parts[0])
+                for operator, part in zip(operators, parts[1:], strict=True):
+                    left = self.joined(operator, left, self.product(part), part)
+                return left
+            case Power(base, exponent):
+                return self.power(base, exponent)
+            case Rest():
+                self.check_size(node, len(self.rest))
+                return self.rest
+            case Number(1):
+                return _INTERCEPT
+            case Number():
+                raise Mistake(
+                    node.at, "among terms, numbers are 0 and 1 only. Multiply in I(...), as in I(2 * x)."
                 )
-            need_column(frame, node.id, place)
-    return list(dict.fromkeys(found))
+            case Negative():
+                raise Mistake(node.at, "a minus takes a term away; it stands before a term only. Use I(-x).")
+            case Bar() | Call("offset"):
+                raise Mistake(node.at, _ONLY_ADDED)
+        check_factor(node)
+        return {frozenset({source(node)}): {source(node): node}}
+
+    def joined(self, operator: str, left: _Terms, right: _Terms, node: Node) -> _Terms:
+        self.count(node, len(left))
+        if operator == "/":  # a + a:b, where a has all factors of the left
+            all_of_it = {text: factor for term in left.values() for text, factor in term.items()}
+            return left | self.crossed({frozenset(all_of_it): all_of_it}, right, node)
+        crossed = self.crossed(left, right, node)
+        return crossed if operator == ":" else left | right | crossed
+
+    def crossed(self, left: _Terms, right: _Terms, node: Node) -> _Terms:
+        self.count(node, len(left) * len(right))
+        found: _Terms = {}
+        for first, a in left.items():
+            for second, b in right.items():
+                found.setdefault(first | second, {**a, **b})
+            self.check_size(node, len(found))
+        return found
+
+    def power(self, base: Node, exponent: Node) -> _Terms:
+        """(a + b)^2 is a + b + a:b: all products of that many terms."""
+        if not isinstance(exponent, Number) or exponent.value < 1 or exponent.value != int(exponent.value):
+            raise Mistake(exponent.at, "among terms, a power is a whole number. Other powers go into I(...).")
+        once = self.product(base)
+        if exponent.value > 1 and len(once) == 1:
+            raise Mistake(
+                exponent.at,
+                "among terms, a power of one term is the term itself. Write "
+                f"I({source(Power(base, exponent))}) for the number.",
+            )
+        terms = dict(once)
+        for _ in range(min(int(exponent.value), len(once)) - 1):
+            terms |= {k: t for k, t in self.crossed(terms, once, base).items() if k not in terms}
+        return terms
+
+    def random(self, bar: Bar) -> list[RandomTerm]:
+        """``(effects | a / b)`` is one random term for each of a and a:b."""
+        others = len(self.bars) + len(self.offsets)
+        effects = self.expand(bar.left)
+        groups = [term for term in self.expand(bar.right, intercept=False) if term]
+        if len(self.bars) + len(self.offsets) > others:
+            raise Mistake(
+                bar.at, "random terms hold neither random terms nor offsets. Write them side by side."
+            )
+        if not effects:
+            raise Mistake(bar.at, "there is nothing that differs between groups. Write (1 | group) at least.")
+        if not groups or not all(isinstance(node, Name) for term in groups for node in term):
+            raise Mistake(
+                bar.at, "a group is a column, or columns between : or /, as in (1 | district/school)."
+            )
+        self.count(bar, len(effects) * len(groups))
+        names = [tuple(node.name for node in term if isinstance(node, Name)) for term in groups]
+        return [RandomTerm(effects, group, not bar.double) for group in names]
+
+    def count(self, node: Node, steps: int) -> None:
+        self.steps += steps
+        if self.steps > _STEPS * self.limits.terms:
+            raise Mistake(node.at, "takes too long to multiply out. Use fewer terms.")
+
+    def check_size(self, node: Node, size: int) -> None:
+        if size > self.limits.terms:
+            raise Mistake(
+                node.at,
+                f"makes {size:,} terms, more than the {self.limits.terms:,} that are allowed. Use fewer.",
+            )
 
 
-def _names_a_factor(expression: str) -> bool:
-    return re.fullmatch(r"(C|factor)\(\s*(\w+|`[^`]+`)\s*(,.*)?\)", expression) is not None
-
-
-def _plain(error: Exception) -> str:
-    """The first line of formulaic's message, without its colours."""
-    lines = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).splitlines()
-    return (lines or [type(error).__name__])[0].rstrip(".")
-
-
-def evaluation_error(text: str, error: Exception) -> InvalidReport:
-    """What to raise when the terms of a formula cannot be computed from the data."""
-    return InvalidReport(f"formula {text!r}: {_plain(error)}")
+_ONLY_ADDED = "random terms and offsets are added to the others, not multiplied or taken away."

@@ -1,7 +1,4 @@
-"""Data frames as users have them: any kind in, pandas inside, mistakes named by their column.
-
-pandas comes with formulaic, so this asks for nothing that formulas do not need anyway.
-"""
+"""Data frames as users have them: any kind in, pandas inside, mistakes named by their column."""
 
 from __future__ import annotations
 
@@ -48,7 +45,9 @@ def need_column(frame: pd.DataFrame, column: str, wanted_by: str) -> None:
     lower = [c for c in columns if c.lower() == column.lower()]
     hint = f" Did you mean {(lower or near)[0]!r}?" if lower or near else ""
     listed = ", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")
-    raise InvalidReport(f"column {column}: missing; {wanted_by} names it. The data have: {listed}.{hint}")
+    # The name may come from somebody else's formula: nothing in it is to act on a terminal.
+    shown = column if column.isprintable() else repr(column)
+    raise InvalidReport(f"column {shown}: missing; {wanted_by} names it. The data have: {listed}.{hint}")
 
 
 def canonical_order(frame: pd.DataFrame, columns: Iterable[str]) -> NDArray[np.intp]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
@@ -32,15 +33,17 @@ def complain(message: str) -> None:
 
 
 @contextlib.contextmanager
-def told_to_user(interrupted: str = "interrupted.") -> Iterator[None]:
+def told_to_user(interrupted: str = "interrupted.", *, as_json: bool = False) -> Iterator[None]:
     """Turn errors that the user can do something about into a line and an exit code.
 
-    ``interrupted``: what an interrupt leaves behind, and how to go on.
+    ``interrupted``: what an interrupt leaves behind, and how to go on.  ``as_json``: for a script, too.
     """
     try:
         yield
     except VanebError as error:
         complain(f"error: {error}")
+        if as_json:
+            print(json.dumps({"error": str(error), "exit_code": int(ExitCode.BAD_INPUT)}, ensure_ascii=False))
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     except KeyboardInterrupt:
         complain(interrupted)

@@ -191,7 +191,7 @@ def test_a_fit_that_misses_its_tolerance_is_written_and_said(
 
 REFUSED = {
     "no such file": (["none.csv", "-o", "out.csv"], "none.csv: there is no such file"),
-    "suffix out": (["reports.csv", "-o", "out.xlsx"], "unknown kind of table '.xlsx'"),
+    "suffix out": (["reports.csv", "-o", "out.pdf"], "unknown kind of table '.pdf'"),
     "folder": (["reports.csv", "-o", "none/out.csv"], "does not exist. Create it first."),
     "folder of prior": (["reports.csv", "-o", "out.csv", "--prior-out", "none/p.json"], "does not exist."),
     "level": (["reports.csv", "-o", "out.csv", "--level", "90"], "--level 90: must lie between 0 and 1"),

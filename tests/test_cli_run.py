@@ -120,7 +120,7 @@ def test_mistakes_end_in_one_line_and_write_nothing(
 def test_files_that_cannot_be_read_or_written(data: Path, tmp_path: Path) -> None:
     assert "no such file" in run(tmp_path / "none.csv", *MODEL, "-o", tmp_path / "o.csv").stderr
     assert "same file" in run(data, *MODEL, "-o", data).stderr
-    assert ".csv or .parquet" in run(data, *MODEL, "-o", tmp_path / "o.xlsx").stderr
+    assert ".csv, .parquet or .xlsx" in run(data, *MODEL, "-o", tmp_path / "o.pdf").stderr
     (tmp_path / "bad.parquet").write_text("no")
     assert "not a Parquet file" in run(tmp_path / "bad.parquet", *MODEL, "-o", tmp_path / "o.csv").stderr
 

@@ -119,7 +119,7 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
             f"columns {' and '.join(single)}: each could be the estimate. Say which: --estimate {single[0]}."
         )
     for prefix in sorted({_prefix(column) for column in columns} & set(KNOWN_ESTIMATES)):
-        several = {re.split(r"[_.]", c, maxsplit=1)[1]: c for c in columns if _prefix(c) == prefix}
+        several = {_rest(column): column for column in columns if _prefix(column) == prefix}
         if "" not in several:
             return several
     raise InvalidReport(
@@ -150,9 +150,13 @@ def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) 
             return prefix, triangle_columns(prefix, tuple(found), columns)
     free = [column for column in columns if column not in found.values()]
     for kind, known in ((STANDARD_ERROR, KNOWN_ERRORS), (VARIANCE, KNOWN_VARIANCES)):
-        by_name = {re.split(r"[_.]", c, maxsplit=1)[1]: c for c in free if _prefix(c) in known}
-        if all(name in by_name for name in found):
-            return kind, [by_name[name] for name in found]
+        errors = {_rest(column): column for column in free if _prefix(column) in known}
+        for key in (
+            tuple(found),
+            tuple(_rest(column) for column in found.values()),
+        ):  # se_age of age, of b_age
+            if all(name in errors for name in key):
+                return kind, [errors[name] for name in key]
         single = [column for column in free if _plain(column) in known]
         if len(single) > 1:
             raise InvalidReport(
@@ -238,3 +242,8 @@ def _prefix(column: str) -> str:
     """``b`` of ``b_age`` and ``se`` of ``se.age``; empty without such a sign."""
     parts = re.split(r"[_.]", column, maxsplit=1)
     return _plain(parts[0]) if len(parts) == 2 else ""
+
+
+def _rest(column: str) -> str:
+    """``age`` of ``b_age``; all of it without such a sign."""
+    return re.split(r"[_.]", column, maxsplit=1)[-1]

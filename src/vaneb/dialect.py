@@ -61,7 +61,7 @@ class TextOptions:
             raise InvalidOption(f"--decimal {self.decimal!r}: give '.' or ','.")
         if self.encoding is not None and not _is_text_encoding(self.encoding):
             raise InvalidOption(
-                f"--encoding {self.encoding}: unknown. Such as utf-8, latin-1, cp1250, utf-16 or mac-roman."
+                f"--encoding {self.encoding}: unknown. Try utf-8, latin-1, cp1250, utf-16 or mac-roman."
             )
 
 
@@ -102,7 +102,7 @@ def as_utf8(data: bytes, options: TextOptions, place: str) -> tuple[bytes, str]:
         except (UnicodeError, LookupError) as error:
             raise InvalidReport(
                 f"{place}: not text in {NAMES.get(encoding, encoding)} ({_reason(error)}). "
-                "Name its encoding (--encoding), or save it as UTF-8."
+                "Name another encoding (--encoding), or save it as UTF-8."
             ) from None
     if b"\0" in text:
         raise InvalidReport(f"{place}: not a table of text. Save it as .csv, .xlsx or .parquet.")
@@ -196,7 +196,8 @@ def _check_utf8(data: bytes, place: str) -> None:
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise InvalidReport(
-            f"{place}: not text in UTF-8 ({error.reason}). Name its encoding (--encoding), such as latin-1."
+            f"{place}: not text in UTF-8 ({error.reason}). Name another encoding (--encoding), or none, and "
+            "it is recognised."
         ) from None
 
 

@@ -285,6 +285,8 @@ def triangle_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) 
 
 def listed(columns: Sequence[str]) -> str:
     """The first of them, for a message."""
+    if len(columns) == 1:
+        return f"one column, {columns[0][:60]!r} (is what separates columns recognised? See --sep)"
     return (", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")) or "no columns"
 
 

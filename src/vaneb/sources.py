@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -242,14 +243,19 @@ def _opened_text(place: str, text: bytes, found: Dialect, kind: str, notes: tupl
     return TextTable(place, text, found, columns, reader.line_num, kind, notes)
 
 
+def need_openpyxl(place: str) -> None:
+    """Raise ``InvalidOption`` unless Excel's files can be read and written."""
+    if find_spec("openpyxl") is None:
+        raise InvalidOption(
+            f"{place}: Excel files need another package: pip install 'vaneb[excel]'. Or use a .csv file."
+        )
+
+
 def _opened_sheet(place: str, data: bytes) -> TextTable:
     """The first sheet of a workbook, as text: what holds for cells of a CSV file holds for its cells, too."""
-    try:
-        import openpyxl
-    except ImportError:
-        raise InvalidOption(
-            f"{place}: Excel files need another package: pip install 'vaneb[excel]'. Or save it as .csv."
-        ) from None
+    need_openpyxl(place)
+    import openpyxl
+
     try:
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
         sheet = book.worksheets[0]
@@ -288,7 +294,7 @@ def _parquet(place: str, read: Callable[[], Any]) -> Any:
 def _remedy_of_number(text: str, decimal: str) -> str:
     bare = text.replace(".", "").replace(",", "").replace(" ", "").replace("'", "").replace("\xa0", "")
     if not bare.lstrip("+-").isdigit() or bare == text:
-        return "Correct it, or leave the cell empty and the client out."
+        return "Correct it, or leave the client out."
     if decimal == "." and text.count(",") == 1 and "." not in text:
         return "Write decimals with a point (--decimal , if all have a comma), and thousands without a sign."
     return f"Write thousands without a sign; the decimal sign of this file is {decimal!r} (--decimal)."

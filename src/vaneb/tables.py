@@ -29,12 +29,12 @@ from vaneb.layout import CLIENT, SIZE, Layout
 from vaneb.noise import matrix_column
 from vaneb.reports import Reports
 from vaneb.semidefinite import covariance_of_estimates, has_full_rank, standard_errors
-from vaneb.sources import open_table
+from vaneb.sources import need_openpyxl, open_table
 
 if TYPE_CHECKING:
     from vaneb.posterior import Posterior
 
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def _rounded(values: np.ndarray, digits: np.ndarray) -> np.ndarray:
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
-    """Write ``table`` as CSV or Parquet, by suffix; the old file or the new one, never a part of it."""
+    """Write ``table`` as CSV, Parquet or .xlsx, by suffix: the old file or the new one, never a part."""
     suffix = suffix_of(path)
     with replacing(path) as temporary:
         write_content(temporary, table, suffix)
@@ -219,17 +219,21 @@ def write_content(path: Path, table: pa.Table, suffix: str) -> None:
     """Write ``table`` in the format of ``suffix``, whatever ``path`` is called."""
     if suffix == ".parquet":
         pq.write_table(table, path)
+    elif suffix == ".xlsx":
+        _write_sheet(path, table)
     else:
         _write_csv(path, table)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """``.csv`` or ``.parquet``, of a table to write; standard output gets CSV."""
+    """``.csv``, ``.parquet`` or ``.xlsx``, of a table to write; standard output gets CSV."""
     suffix = ".csv" if str(path) == STANDARD else Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidOption(
-            f"{path}: unknown kind of table {suffix!r}. Use a name that ends in .csv or .parquet."
+            f"{path}: unknown kind of table {suffix!r}. Use a name that ends in .csv, .parquet or .xlsx."
         )
+    if suffix == ".xlsx":
+        need_openpyxl(str(path))
     return suffix
 
 
@@ -241,6 +245,32 @@ def _write_csv(path: Path, table: pa.Table) -> None:
     with path.open("wb") as file:
         file.write(_csv_line(table.column_names).encode())
         pa.csv.write_csv(table, file, options)
+
+
+def _write_sheet(path: Path, table: pa.Table) -> None:
+    import openpyxl
+
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("vaneb")
+    sheet.append(table.column_names)
+    for batch in table.to_batches(max_chunksize=10_000):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            sheet.append([_sheet_cell(sheet, value) for value in row])
+    with path.open("wb") as file:  # by its content, whatever it is called
+        book.save(file)
+
+
+def _sheet_cell(sheet: Any, value: Any) -> Any:
+    """Text that begins like a formula stays text, and what is no number is an empty cell."""
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE, WriteOnlyCell
+
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, str):
+        cell = WriteOnlyCell(sheet, value=ILLEGAL_CHARACTERS_RE.sub("\ufffd", value))
+        cell.data_type = "s"
+        return cell
+    return value
 
 
 def _csv_line(cells: Sequence[str]) -> str:

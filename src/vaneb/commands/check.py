@@ -129,8 +129,11 @@ def _of_rows(
             problems.append(str(error))
     try:
         if problems:
-            # Still look at the formula: with a client that is there, and without the offset.
-            data, client, offset = data.assign(__client__="1"), "__client__", None
+            # Still look at the formula, with any other column in the client's place, and without the offset.
+            others = [column for column in data.columns if column not in formula]
+            if not others:
+                return said, problems
+            client, offset = others[0], None
         coded = code_rows(data, client=client, formula=formula, family=family, offset=offset)
     except VanebError as error:
         return said, [*problems, str(error)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vaneb.column_choice import ColumnChoice
 
 TABLE_IN = "CSV, .xlsx or .parquet; - for standard input."
-TABLE_OUT = "Table to write, .csv or .parquet; - for standard output."
+TABLE_OUT = "Table to write, .csv, .xlsx or .parquet; - for standard output."
 
 SepOption = Annotated[
     str | None, typer.Option(help="What separates columns, such as ';' or tab. Recognised by default.")
@@ -125,10 +125,10 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def write_results(path: Path, results: pa.Table, names: tuple[str, ...], suffix: str) -> None:
-    """Results: to meaningful digits where people read them (CSV), as computed otherwise."""
+    """Results: to meaningful digits where people read them, as computed in Parquet."""
     from vaneb.tables import rounded, write_content
 
-    write_content(path, rounded(results, names) if suffix == ".csv" else results, suffix)
+    write_content(path, results if suffix == ".parquet" else rounded(results, names), suffix)
 
 
 @contextlib.contextmanager
@@ -143,7 +143,7 @@ def summary_beside(out: Path | None, as_json: bool) -> Iterator[None]:
 
 def print_json(content: Mapping[str, Any]) -> None:
     """One JSON object on standard output."""
-    print(json.dumps(_plain(content), ensure_ascii=False, indent=1))
+    print(json.dumps(_plain(content), ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,8 @@ def taken(header: str, **choice: object) -> tuple:
         ("author,year,yi,vi", ("author", ("yi",), ("yi",), "variance", ("vi",))),
         ("yi,vi,client", ("client", ("yi",), ("yi",), "variance", ("vi",))),
         ("id,yi,vi,sei", ("id", ("yi",), ("yi",), "se_", ("sei",))),
-        (",b,se", ("", ("b",), ("b",), "se_", ("se",))),
+        ("unnamed 1,b,se", ("unnamed 1", ("b",), ("b",), "se_", ("se",))),
+        ("unnamed 1,town,b,se", ("town", ("b",), ("b",), "se_", ("se",))),
         ("site,b_x,b_z,se_x,se_z", ("site", ("x", "z"), ("b_x", "b_z"), "se_", ("se_x", "se_z"))),
         ("site,coef.x,se.x", ("site", ("x",), ("coef.x",), "se_", ("se.x",))),
         ("site,b_x,cov_x__x", ("site", ("x",), ("b_x",), "cov_", ("cov_x__x",))),
@@ -61,7 +62,9 @@ def test_what_was_taken_is_said_and_what_is_plain_is_not() -> None:
 def test_messages_name_the_columns_of_the_user() -> None:
     found = choose_columns(["town", "yi", "vi"], ColumnChoice())
     assert found.in_own_words("client 'x', column cov_yi__yi: bad.") == "client 'x', column vi: bad."
-    assert found.in_own_words("row 2, column client: empty.") == "row 2, column town: empty."
+    assert found.in_own_words("row 2, column client: empty.") == (
+        "row 2, column town: empty. Or name another column for the clients: --client COLUMN."
+    )
 
 
 @pytest.mark.parametrize(

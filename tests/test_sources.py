@@ -127,6 +127,19 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
         os.close(reader)
 
 
+def test_columns_without_a_name(tmp_path: Path) -> None:
+    """R's row names, and what a spreadsheet adds on the right."""
+    path = tmp_path / "from_r.csv"
+    path.write_text('"","coef","Std. Error","",""\n"north",1.5,0.5,,\n"south",2,1,,\n')
+    table = read_reports(path)
+    assert table.reports.ids.tolist() == ["north", "south"]
+    assert table.notes == (
+        "took unnamed 1 as client; coef as estimate; Std. Error as its standard error",
+        "ignored columns: unnamed 4, unnamed 5",
+    )
+    assert read_rows(path)[0].column_names == ["unnamed 1", "coef", "Std. Error", "unnamed 4", "unnamed 5"]
+
+
 def test_rows_have_the_types_they_seem_to_have(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("site;x;y;kind\n07;1,5;NA;ä\n8;2,5;3;b\n".encode("latin-1"))

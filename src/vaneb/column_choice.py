@@ -18,6 +18,7 @@ from vaneb.layout import (
     PRECISION,
     SIZE,
     STANDARD_ERROR,
+    UNNAMED,
     VARIANCE,
     Layout,
     listed,
@@ -203,7 +204,7 @@ def _client(columns: Sequence[str], taken: set[str | None]) -> str:
             f"column {CLIENT}: missing, no column is left for the clients' names. The table has: "
             f"{listed(columns)}. Add a column that names the client of each row."
         )
-    return next((column for column in free if column), free[0])
+    return next((column for column in free if not column.startswith(UNNAMED)), free[0])
 
 
 def _matching(option: str, term: str, columns: Sequence[str]) -> dict[str, str]:
@@ -225,7 +226,7 @@ def _matching(option: str, term: str, columns: Sequence[str]) -> dict[str, str]:
 def _what_was_taken(layout: Layout) -> str:
     kinds = {STANDARD_ERROR: "standard error", VARIANCE: "variance", COVARIANCE: "covariance"}
     kinds |= {PRECISION: "precision"}
-    parts = [f"{layout.client or 'the column without a name'} as client"]
+    parts = [f"{layout.client} as client"]
     parts.append(f"{', '.join(layout.estimates)} as estimate")
     if layout.noise is not None:
         parts.append(f"{', '.join(layout.noise_columns)} as its {kinds[layout.noise]}")

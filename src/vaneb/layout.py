@@ -30,6 +30,8 @@ ReadNumbers = Callable[[str], Array]
 CLIENT, SIZE = "client", "n"
 ESTIMATE, STANDARD_ERROR, COVARIANCE, PRECISION = "theta_", "se_", "cov_", "prec_"
 NOISE = (STANDARD_ERROR, COVARIANCE, PRECISION)
+#: Begins the name of a column that has none in the file; its number follows.
+UNNAMED = "unnamed "
 #: Variances of the estimates; only users who name their columns have them.
 VARIANCE = "variance"
 
@@ -79,6 +81,8 @@ class Layout:
             own |= {f"{COVARIANCE}{a}__{a}": c for a, c in zip(self.names, self.noise_columns, strict=True)}
         for column, name in own.items():
             message = message.replace(f", column {column}: ", f", column {name}: ", 1)
+        if self.client != CLIENT and f", column {self.client}: " in message:
+            message += " Or name another column for the clients: --client COLUMN."
         return message
 
 
@@ -130,16 +134,15 @@ def make_layout(
         )
     used = {client, size, *found.values(), *noise_columns}
     ignored = tuple(column for column in columns if column not in used)
-    named = ", ".join(column or "(without a name)" for column in ignored)
-    notes = (f"ignored columns: {named}",) if ignored else ()
+    notes = (f"ignored columns: {', '.join(ignored)}",) if ignored else ()
     return Layout(
         tuple(found), client, tuple(found.values()), noise, tuple(noise_columns), size, ignored, notes
     )
 
 
 def refuse_repeated(columns: Sequence[str]) -> None:
-    """Raise ``InvalidReport`` if two columns have the same name; columns without a name may be many."""
-    repeated = [name for name, count in Counter(columns).items() if count > 1 and name]
+    """Raise ``InvalidReport`` if two columns have the same name."""
+    repeated = [name for name, count in Counter(columns).items() if count > 1]
     if repeated:
         raise InvalidReport(f"column {repeated[0]}: appears twice. Rename or remove one of them.")
 

@@ -22,8 +22,8 @@ from vaneb.dialect import TextOptions
 from vaneb.errors import InvalidReport, VanebError
 from vaneb.layout import Columns, Layout
 from vaneb.noise import as_covariance_function
-from vaneb.sources import TextTable, open_table
-from vaneb.tables import client_type_of
+from vaneb.sources import ParquetTable, TextTable, open_table
+from vaneb.tables import client_type_of, reports_of
 from vaneb.validation import Place
 
 Array = NDArray[np.float64]
@@ -68,10 +68,43 @@ def find_problems(
             for _ in opened.rows(problems.append):
                 pass
         return Findings(opened.kind, opened.columns, problems=(str(error), *problems), notes=opened.notes)
+    table = _without_problems(opened, found, variance_function)
+    if table is None:
+        table = _searched(opened, found, variance_function, problems)
+    if table is None:
+        return Findings(opened.kind, opened.columns, found, problems=tuple(problems), notes=opened.notes)
+    return Findings(
+        opened.kind,
+        opened.columns,
+        found,
+        table.num_rows,
+        _ranges(table, found),
+        tuple(problems),
+        opened.notes + found.notes,
+    )
+
+
+def _without_problems(
+    opened: TextTable | ParquetTable, found: Layout, variance_function: str | None
+) -> pa.Table | None:
+    """The table, if a reading does not complain: a million clients are not looked at one by one."""
+    try:
+        table = opened.numbers(found.used, found.client)
+        client_type_of(table[found.client].type, found.client)
+        reports_of(table, found, variance_function)
+    except VanebError:
+        return None
+    return table
+
+
+def _searched(
+    opened: TextTable | ParquetTable, found: Layout, variance_function: str | None, problems: list[str]
+) -> pa.Table | None:
+    """Add to ``problems``; the table, if there is one."""
+    readable: dict[str, Rows] = {}
     try:
         if variance_function is not None:
             by_name(variance_function, len(found.names), 1)
-        readable: dict[str, Rows] = {}
         if isinstance(opened, TextTable):
             table, numbers = opened.numbers_by_cell(found.used, found.client, problems.append)
             # What is no number was complained about, and is not missing as well.
@@ -83,21 +116,13 @@ def find_problems(
         columns = layout.columns_of(table, found)
     except VanebError as error:
         problems.append(str(error))
-        return Findings(opened.kind, opened.columns, found, problems=tuple(problems), notes=opened.notes)
-    if not table.num_rows and not problems:
-        problems.append(f"{opened.place}: has a header but no rows. Give one row per client.")
+        return None
     if table.num_rows:
         said = [*_of_ids(columns.ids, numbers), *_of_numbers(columns, found, readable)]
         problems += [found.in_own_words(message) for message in said]
-    return Findings(
-        opened.kind,
-        opened.columns,
-        found,
-        table.num_rows,
-        _ranges(table, found),
-        tuple(problems),
-        opened.notes + found.notes,
-    )
+    elif not problems:
+        problems.append(f"{opened.place}: has a header but no rows. Give one row per client.")
+    return table
 
 
 def _of_ids(ids: Sequence[object], numbers: Sequence[int]) -> Iterator[str]:

@@ -134,7 +134,7 @@ class TextTable:
         except ValueError:
             pass
         problem(
-            f"{self.place}, row {row}, column {column or 'without a name'}: {text[:40]!r} is not a number. "
+            f"{self.place}, row {row}, column {column}: {text[:40]!r} is not a number. "
             + _remedy_of_number(text, decimal)
         )
         return None
@@ -239,7 +239,7 @@ def _opened_text(place: str, text: bytes, found: Dialect, kind: str, notes: tupl
         raise InvalidReport(f"{place}: not a CSV file ({error}). {SAVE_AS}") from None
     if header is None:
         raise InvalidReport(f"{place}: empty. Give a header and one row per client.")
-    columns = tuple(cell.strip() for cell in header)
+    columns = tuple(cell.strip() or f"{layout.UNNAMED}{i}" for i, cell in enumerate(header, start=1))
     return TextTable(place, text, found, columns, reader.line_num, kind, notes)
 
 

@@ -170,4 +170,4 @@ def _words(value: Any, between: str) -> str:
         return between.join(_words(item, between) for item in value)
     if isinstance(value, float):
         return f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) else str(value) or "(without a name)"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -178,6 +178,15 @@ def test_check_in_words_and_as_json(tmp_path: Path) -> None:
     assert len(json.loads(result.stdout)["problems"]) == 150
 
 
+def test_what_a_file_holds_does_not_drive_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("client,theta_a,se_a\n" + "x,1,1\n" * 1000 + "y,\x1b[2J,1\n")
+    for result in (vaneb("check", path), vaneb("personalize", path, "-o", tmp_path / "out.csv")):
+        assert result.exit_code == 2
+        assert "\x1b" not in result.output
+    assert "\ufffd" not in vaneb("check", HOSPITALS).output
+
+
 def test_check_of_rows(pupils: Path) -> None:
     result = vaneb("check", pupils, "--client", "school", "--formula", "y ~ x")
     assert result.exit_code == 0, result.output

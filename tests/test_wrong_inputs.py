@@ -116,6 +116,16 @@ WRONG = {
         "in.csv: not a table of text",
         "Save it as .csv, .xlsx or .parquet",
     ),
+    "a terminal's control characters": Wrong(
+        "\x1b[2Jhospital,estimate\n",
+        "in.csv: not a table of text",
+        "Save it as .csv, .xlsx or .parquet",
+    ),
+    "a title above the header": Wrong(
+        "Results of 2024;;\nhospital;estimate;se\nNorth;1;2\n",
+        "The table has: Results of 2024, unnamed 2, unnamed 3",
+        "The first line must be the header: remove what stands above it",
+    ),
     "another encoding than named": Wrong(
         "Köln,1\n".encode("latin-1"),
         "in.csv: not text in UTF-8",

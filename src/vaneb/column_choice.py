@@ -123,9 +123,11 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
         several = {_rest(column): column for column in columns if _prefix(column) == prefix}
         if "" not in several:
             return several
+    title = any(column.startswith(UNNAMED) for column in columns[1:])
     raise InvalidReport(
         f"columns of estimates: not recognised. The table has: {listed(columns)}. Say which they are: "
         "--client COLUMN --estimate COLUMN --se COLUMN. Or call them client, theta_<name> and se_<name>."
+        + (" The first line must be the header: remove what stands above it." if title else "")
     )
 
 

@@ -35,6 +35,8 @@ NAMES = {
     "utf-32": "UTF-32",
 }
 NAMES |= {"cp1252": "Latin-1 (Windows-1252)", "latin-1": "Latin-1"}
+#: Control characters that no table begins with.
+NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 #: Rows that are looked at for the decimal sign.
 SAMPLE = 2_000
 #: A number with decimals, and one that could as well have a separator of thousands.
@@ -104,7 +106,7 @@ def as_utf8(data: bytes, options: TextOptions, place: str) -> tuple[bytes, str]:
                 f"{place}: not text in {NAMES.get(encoding, encoding)} ({_reason(error)}). "
                 "Name another encoding (--encoding), or save it as UTF-8."
             ) from None
-    if b"\0" in text:
+    if b"\0" in text or NOT_TEXT.search(text, 0, 4096):
         raise InvalidReport(f"{place}: not a table of text. Save it as .csv, .xlsx or .parquet.")
     return text, encoding
 

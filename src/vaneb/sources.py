@@ -32,6 +32,7 @@ from vaneb.files import STANDARD, absent
 MISSING = frozenset(pa.csv.ConvertOptions().null_values)
 #: Also missing where rows, not reports, are read: there they are left out and counted.
 MISSING_IN_ROWS = ["", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "null", "NULL", "#N/A", "<NA>"]
+EXCEL = "Excel"
 SAVE_AS = "Save it as .csv, .xlsx or .parquet."
 
 Problem = Callable[[str], None]
@@ -135,7 +136,7 @@ class TextTable:
             pass
         problem(
             f"{self.place}, row {row}, column {column}: {text[:40]!r} is not a number. "
-            + _remedy_of_number(text, decimal)
+            + _remedy_of_number(text, decimal, self.kind.startswith(EXCEL))
         )
         return None
 
@@ -274,7 +275,7 @@ def _opened_sheet(place: str, data: bytes) -> TextTable:
     which = f"sheet {sheet.title!r}" + (f", the first of {sheets}" if sheets > 1 else "")
     plain = Dialect("utf-8", ",", ".")
     return _opened_text(
-        place, text.getvalue().encode(), plain, f"Excel, {which}", (f"read {place}, {which}",)
+        place, text.getvalue().encode(), plain, f"{EXCEL}, {which}", (f"read {place}, {which}",)
     )
 
 
@@ -291,10 +292,12 @@ def _parquet(place: str, read: Callable[[], Any]) -> Any:
         raise InvalidReport(f"{place}: not a Parquet file that can be read ({_first_line(error)}).") from None
 
 
-def _remedy_of_number(text: str, decimal: str) -> str:
+def _remedy_of_number(text: str, decimal: str, is_sheet: bool) -> str:
     bare = text.replace(".", "").replace(",", "").replace(" ", "").replace("'", "").replace("\xa0", "")
     if not bare.lstrip("+-").isdigit() or bare == text:
         return "Correct it, or leave the client out."
+    if is_sheet:
+        return "The cell holds text: make it a number in the sheet."
     if decimal == "." and text.count(",") == 1 and "." not in text:
         return "Write decimals with a point (--decimal , if all have a comma), and thousands without a sign."
     return f"Write thousands without a sign; the decimal sign of this file is {decimal!r} (--decimal)."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands.outcome import ExitCode, told_to_user
+from vaneb.commands.outcome import ExitCode, printable, told_to_user
 from vaneb.commands.run import FamilyName
 from vaneb.commands.streams import (
     TABLE_IN,
@@ -68,6 +68,8 @@ def check(
             choice = column_choice(client, estimate, se, variance, n)
             found = find_problems(file, variance_function, choice=choice, options=options)
             said, problems = _of_reports(found), list(found.problems)
+            if found.kind is not None and found.layout is None:
+                said["rows_or_estimates"] = "for rows instead of estimates, add --client and --formula"
         else:
             if estimate or se or variance or n or variance_function:
                 raise InvalidOption(
@@ -154,13 +156,13 @@ def _tell(name: str, said: dict[str, Any], problems: list[str]) -> None:
         if isinstance(value, dict):
             value = "; ".join(f"{key} {_words(item, ' to ')}" for key, item in value.items())
         between = " to " if what == "rows_of_a_client" else ", "
-        print(f"  {what.replace('_', ' '):<20} {_words(value, between)}")
+        print(f"  {what.replace('_', ' '):<20} {printable(_words(value, between))}")
     if not problems:
         print("no problems")
         return
     print(f"{len(problems):,} problem{'s' if len(problems) > 1 else ''}")
     for problem in problems[:SHOWN]:
-        print(f"  {' '.join(problem.split())}")
+        print(f"  {printable(problem)}")
     if len(problems) > SHOWN:
         print(f"  and {len(problems) - SHOWN:,} more; --json lists them all")
 

@@ -29,7 +29,12 @@ class ExitCode(IntEnum):
 
 def complain(message: str) -> None:
     """One line on the standard error stream."""
-    print(" ".join(message.split()), file=sys.stderr)
+    print(printable(message), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """One line without control characters: what a file holds must not drive a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 @contextlib.contextmanager

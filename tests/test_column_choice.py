@@ -90,6 +90,9 @@ def test_messages_name_the_columns_of_the_user() -> None:
         ("a,b,c", {"estimate": ["b"], "se": ["c"], "variance": ["c"]}, "--se and --variance: both given"),
         ("a,b,se", {"n": "rows"}, "--n rows: there is no such column"),
         ("a,b,b,se", {}, "column b: appears twice"),
+        ("a,b_x,est_x,se_x", {}, "columns b_x, est_x: cannot all be estimates. Say which"),
+        ("a,b,c", {"estimate": ["b"], "se": ["b"]}, "column b: taken for two things. Took a as client; b as"),
+        ("a,effect,se", {"client": "effect"}, "column effect: taken for two things"),
         ("b,se", {}, "no column is left for the clients' names"),
     ],
 )

@@ -38,8 +38,11 @@ class _Argument(typer.core.TyperArgument):
 
 typer.main.TyperArgument = _Argument  # type: ignore[misc]
 
+# click names the command that was meant; the copy of it that newer versions of typer have leaves that to typer.
+_CLICK_SUGGESTS = any(base.__module__.startswith("click.") for base in typer.core.TyperGroup.__mro__)
+
 app = typer.Typer(
-    suggest_commands=False,  # click does
+    suggest_commands=not _CLICK_SUGGESTS,
     name="vaneb",
     help="Personalised estimates for many clients, from what each of them reports.",
     epilog=below("vaneb"),

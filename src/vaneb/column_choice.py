@@ -7,6 +7,7 @@ A user says which they are, or they have common names (``estimate`` and ``se``, 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -96,6 +97,12 @@ def choose_columns(
         noise, noise_columns = _noise(columns, found, choice)
     client = choice.client or _client(columns, {size, *found.values(), *noise_columns})
     layout = make_layout(columns, client, found, noise, noise_columns, size, covariance_given)
+    twice = [column for column, count in Counter(layout.used).items() if count > 1]
+    if twice:
+        raise InvalidOption(
+            f"column {twice[0]}: taken for two things. {_what_was_taken(layout).capitalize()}. Name another "
+            "column for one of them."
+        )
     if reported and client == CLIENT:
         return layout
     return replace(layout, notes=(_what_was_taken(layout), *layout.notes))
@@ -119,10 +126,13 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
         raise InvalidReport(
             f"columns {' and '.join(single)}: each could be the estimate. Say which: --estimate {single[0]}."
         )
-    for prefix in sorted({_prefix(column) for column in columns} & set(KNOWN_ESTIMATES)):
-        several = {_rest(column): column for column in columns if _prefix(column) == prefix}
-        if "" not in several:
-            return several
+    several = [column for column in columns if _prefix(column) in KNOWN_ESTIMATES]
+    if len({_prefix(column) for column in several}) > 1:
+        raise InvalidReport(
+            f"columns {', '.join(several)}: cannot all be estimates. Say which: --estimate 'b_*' --se 'se_*'."
+        )
+    if several and all(map(_rest, several)):
+        return {_rest(column): column for column in several}
     title = any(column.startswith(UNNAMED) for column in columns[1:])
     raise InvalidReport(
         f"columns of estimates: not recognised. The table has: {listed(columns)}. Say which they are: "
@@ -154,10 +164,8 @@ def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) 
     free = [column for column in columns if column not in found.values()]
     for kind, known in ((STANDARD_ERROR, KNOWN_ERRORS), (VARIANCE, KNOWN_VARIANCES)):
         errors = {_rest(column): column for column in free if _prefix(column) in known}
-        for key in (
-            tuple(found),
-            tuple(_rest(column) for column in found.values()),
-        ):  # se_age of age, of b_age
+        # se_age belongs to the parameter age, or to the column b_age.
+        for key in (list(found), [_rest(column) for column in found.values()]):
             if all(name in errors for name in key):
                 return kind, [errors[name] for name in key]
         single = [column for column in free if _plain(column) in known]

@@ -38,7 +38,7 @@ class _Argument(typer.core.TyperArgument):
 
 typer.main.TyperArgument = _Argument  # type: ignore[misc]
 
-# click names the command that was meant; the copy of it that newer versions of typer have leaves that to typer.
+# click names the command that was meant; the copy of it in newer versions of typer leaves that to typer.
 _CLICK_SUGGESTS = any(base.__module__.startswith("click.") for base in typer.core.TyperGroup.__mro__)
 
 app = typer.Typer(

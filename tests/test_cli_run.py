@@ -48,7 +48,10 @@ def test_writes_what_python_computes(data: Path, frame: pd.DataFrame, tmp_path: 
     assert result.exit_code == 0, result.output
     fit = fit_groups(frame, client="site", formula="y ~ x", test_column="test", level=0.8)
     written = pd.read_csv(out, index_col="client", keep_default_na=False)
-    pd.testing.assert_frame_equal(written, fit.coefficients, check_dtype=False, check_column_type=False)
+    rounding = fit.posterior.sd.max() / 1000
+    pd.testing.assert_frame_equal(
+        written, fit.coefficients, check_dtype=False, check_column_type=False, rtol=0, atol=rounding
+    )
     assert_allclose(read_reports(reports).reports.estimate, fit.reports.estimate)
     assert_allclose(Prior.load(prior).atoms, fit.prior.atoms)
     assert Prior.load(prior).names == ("Intercept", "x")
@@ -117,9 +120,9 @@ def test_mistakes_end_in_one_line_and_write_nothing(
 def test_files_that_cannot_be_read_or_written(data: Path, tmp_path: Path) -> None:
     assert "no such file" in run(tmp_path / "none.csv", *MODEL, "-o", tmp_path / "o.csv").stderr
     assert "same file" in run(data, *MODEL, "-o", data).stderr
-    assert ".csv or .parquet" in run(data, *MODEL, "-o", tmp_path / "o.xlsx").stderr
+    assert ".csv, .parquet or .xlsx" in run(data, *MODEL, "-o", tmp_path / "o.pdf").stderr
     (tmp_path / "bad.parquet").write_text("no")
-    assert "cannot be read" in run(tmp_path / "bad.parquet", *MODEL, "-o", tmp_path / "o.csv").stderr
+    assert "not a Parquet file" in run(tmp_path / "bad.parquet", *MODEL, "-o", tmp_path / "o.csv").stderr
 
 
 def test_tables_that_are_not_what_they_seem(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -130,11 +133,9 @@ def test_tables_that_are_not_what_they_seem(frame: pd.DataFrame, tmp_path: Path)
         assert not (tmp_path / "out.csv").exists()
         return result.stderr
 
-    assert "separated by semicolons" in said(frame.to_csv(sep=";", index=False).encode())
-    assert "not UTF-8" in said(frame.assign(x="caf\xe9").to_csv(index=False).encode("latin1"))
     assert "has no rows" in said(b"site,x,y\n")
-    assert "cannot be read" in said(b"")
-    assert "'x' 2 times" in said(b"site,x,y,x\n1,2,3,1\n1,2,4,2\n2,3,4,5\n")
+    assert "odd.csv: empty" in said(b"")
+    assert "column x: appears twice" in said(b"site,x,y,x\n1,2,3,1\n1,2,4,2\n2,3,4,5\n")
     spaced = frame.rename(columns={"x": "my x"}).to_csv(index=False).encode()
     assert "quoted, as in `my x`" in said(spaced, "--client", "site", "--formula", "y ~ my x")
     alike = frame.assign(y=1).to_csv(index=False).encode()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.core
+import typer.main
 
+from vaneb.commands.check import check
 from vaneb.commands.compare import compare
 from vaneb.commands.demo import demo
+from vaneb.commands.examples import below
 from vaneb.commands.federate import federate
 from vaneb.commands.outcome import ExitCode, complain
 from vaneb.commands.personalize import personalize
+from vaneb.commands.report import report
 from vaneb.commands.run import run
 from vaneb.commands.study import study
 from vaneb.commands.table import table
@@ -23,18 +27,35 @@ from vaneb.commands.watch import watch
 # Where rich is installed, typer writes a backslash before [required] even though its markup is off.
 typer.core.HAS_RICH = False
 
+
+class _Argument(typer.core.TyperArgument):
+    """Keeps its help: click has such an attribute of its own by now, and typer sets it too early."""
+
+    def __init__(self, *, help: str | None = None, **options: Any) -> None:
+        super().__init__(help=help, **options)
+        self.help = help
+
+
+typer.main.TyperArgument = _Argument  # type: ignore[misc]
+
+# click names the command that was meant; the copy of it in newer versions of typer leaves that to typer.
+_CLICK_SUGGESTS = any(base.__module__.startswith("click.") for base in typer.core.TyperGroup.__mro__)
+
 app = typer.Typer(
-    suggest_commands=False,  # click does
+    suggest_commands=not _CLICK_SUGGESTS,
     name="vaneb",
     help="Personalised estimates for many clients, from what each of them reports.",
+    epilog=below("vaneb"),
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (personalize, run, study, demo, train, table, compare, watch):
-    app.command()(_command)
-app.add_typer(federate)
+for _command in (personalize, run, check, report, study, demo, train, table, compare, watch):
+    app.command(epilog=below(_command.__name__))(_command)
+for _info in federate.registered_commands:
+    _info.epilog = below(getattr(_info.callback, "__name__", ""))
+app.add_typer(federate, epilog=below("federate"))
 
 
 def _print_version(wanted: bool) -> None:
@@ -48,7 +69,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Personalised estimates for many clients, from what each of them reports."""

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from vaneb.errors import InvalidOption
 
+#: In place of a file: standard input or output.
+STANDARD = "-"
+
 
 def make_folder(path: Path) -> None:
     """The folder and those above it, if they are not there yet."""

@@ -5,8 +5,9 @@
     cov_<a>__<b>...     covariance of the estimate, one triangle with its diagonal
     prec_<a>__<b>...    precision of the estimate, likewise; may be singular
 
-in any order.  This module knows names and shapes only; whether the numbers make sense is for
-``validation`` and ``noise``, and where a table comes from for ``tables``.
+in any order.  This module knows names and shapes only; whether the numbers make sense is for ``validation``
+and ``noise``, where a table comes from for ``sources``, and what users may call the columns of a file for
+``column_choice``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ ReadNumbers = Callable[[str], Array]
 CLIENT, SIZE = "client", "n"
 ESTIMATE, STANDARD_ERROR, COVARIANCE, PRECISION = "theta_", "se_", "cov_", "prec_"
 NOISE = (STANDARD_ERROR, COVARIANCE, PRECISION)
+#: Begins the name of a column that has none in the file; its number follows.
+UNNAMED = "unnamed "
+#: Variances of the estimates; only users who name their columns have them.
+VARIANCE = "variance"
 
 
 @dataclass(frozen=True)
@@ -38,21 +43,47 @@ class Layout:
     Attributes
     ----------
     names : tuple of d str
-        Parameters, in the order of their ``theta_`` columns.
+        Parameters, in the order of their columns.
+    client : str
+    estimates : tuple of d str
     noise : str or None
-        ``"se_"``, ``"cov_"`` or ``"prec_"``; None if the covariance is given otherwise.
+        ``"se_"``, ``"cov_"``, ``"prec_"`` or ``"variance"``; None if the covariance is given otherwise.
     noise_columns : tuple of str
-        d columns of standard errors, or the d (d + 1) / 2 columns of the upper triangle by rows.
-    has_size : bool
+        d columns of standard errors or variances, or the d (d + 1) / 2 of the upper triangle by rows.
+    size : str or None
+    ignored : tuple of str
+        Columns that are not used.
     notes : tuple of str
-        What was not used, for the user to know.
+        What was guessed and what was not used, for the user to know.
     """
 
     names: tuple[str, ...]
+    client: str
+    estimates: tuple[str, ...]
     noise: str | None
     noise_columns: tuple[str, ...]
-    has_size: bool
+    size: str | None
+    ignored: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def used(self) -> list[str]:
+        """All columns that are read."""
+        return [self.client, *([self.size] if self.size else []), *self.estimates, *self.noise_columns]
+
+    def in_own_words(self, message: str) -> str:
+        """A message that names columns as they are called in a table of reports, with the user's names."""
+        own = {CLIENT: self.client, SIZE: self.size or SIZE}
+        own |= {ESTIMATE + a: column for a, column in zip(self.names, self.estimates, strict=True)}
+        if self.noise == STANDARD_ERROR:
+            own |= {STANDARD_ERROR + a: c for a, c in zip(self.names, self.noise_columns, strict=True)}
+        elif self.noise == VARIANCE:
+            own |= {f"{COVARIANCE}{a}__{a}": c for a, c in zip(self.names, self.noise_columns, strict=True)}
+        for column, name in own.items():
+            message = message.replace(f", column {column}: ", f", column {name}: ", 1)
+        if self.client != CLIENT and f", column {self.client}: " in message:
+            message += " Or name another column for the clients: --client COLUMN."
+        return message
 
 
 @dataclass(frozen=True)
@@ -66,85 +97,81 @@ class Columns:
     standard_errors: Array | None
     covariance: Array | None
     precision: Array | None
-    notes: tuple[str, ...]
 
 
-def find_layout(
-    columns: Sequence[str], *, covariance_given: bool = False, names: Sequence[str] | None = None
-) -> Layout:
-    """Recognise the columns of a table by their names.
+def find_layout(columns: Sequence[str], *, covariance_given: bool = False) -> Layout:
+    """The layout of a table whose columns are called as above.
 
     Parameters
     ----------
     columns : sequence of str
     covariance_given : bool
         The covariance comes from a function, so that columns for it are not needed and not used.
-    names : sequence of str, optional
-        The parameters that are expected, in the order that is wanted; by default those of the table.
     """
+    refuse_repeated(columns)
+    if CLIENT not in columns:
+        raise InvalidReport(missing(CLIENT, columns))
+    found = reported_estimates(columns)
+    size = SIZE if SIZE in columns else None
+    noise, noise_columns = (None, []) if covariance_given else reported_noise(columns, tuple(found))
+    return make_layout(columns, CLIENT, found, noise, noise_columns, size, covariance_given)
+
+
+def make_layout(
+    columns: Sequence[str],
+    client: str,
+    found: dict[str, str],
+    noise: str | None,
+    noise_columns: Sequence[str],
+    size: str | None,
+    covariance_given: bool,
+) -> Layout:
+    """The layout of ``columns``, of which these are used; ``found`` are parameters and their columns."""
+    if covariance_given and size is None:
+        raise InvalidReport(
+            missing(SIZE, columns)
+            + " A variance function is that of one observation, so n is needed (--n COLUMN)."
+        )
+    used = {client, size, *found.values(), *noise_columns}
+    ignored = tuple(column for column in columns if column not in used)
+    notes = (f"ignored columns: {', '.join(ignored)}",) if ignored else ()
+    return Layout(
+        tuple(found), client, tuple(found.values()), noise, tuple(noise_columns), size, ignored, notes
+    )
+
+
+def refuse_repeated(columns: Sequence[str]) -> None:
+    """Raise ``InvalidReport`` if two columns have the same name."""
     repeated = [name for name, count in Counter(columns).items() if count > 1]
     if repeated:
         raise InvalidReport(f"column {repeated[0]}: appears twice. Rename or remove one of them.")
-    if CLIENT not in columns:
-        raise InvalidReport(_missing(CLIENT, columns))
-    names = _parameters(columns, names)
-    if covariance_given and SIZE not in columns:
-        raise InvalidReport(
-            _missing(SIZE, columns) + " A variance function is that of one observation, so n is needed."
-        )
-
-    used = {CLIENT, SIZE, *(ESTIMATE + name for name in names)}
-    prefixes = [prefix for prefix in NOISE if any(column.startswith(prefix) for column in columns)]
-    noise: str | None = None
-    noise_columns: list[str] = []
-    if not covariance_given:
-        if len(prefixes) > 1:
-            raise InvalidReport(
-                f"columns {' and '.join(f'{prefix}...' for prefix in prefixes)}: both present. Keep one: "
-                "standard errors (se_), covariance (cov_) or precision (prec_)."
-            )
-        if not prefixes:
-            raise InvalidReport(
-                _missing("se_<name>, cov_<a>__<b> or prec_<a>__<b>", columns)
-                + " Or name a variance function and give n."
-            )
-        noise = prefixes[0]
-        find = _vector_columns if noise == STANDARD_ERROR else _triangle_columns
-        noise_columns = find(noise, names, columns)
-        used.update(noise_columns)
-    ignored = [column for column in columns if column not in used]
-    notes = (f"ignored columns: {', '.join(ignored)}",) if ignored else ()
-    return Layout(names, noise, tuple(noise_columns), SIZE in columns, notes)
 
 
 def read_columns(layout: Layout, ids: Sequence[Any], numbers: ReadNumbers) -> Columns:
     """Read the columns that ``layout`` names through ``numbers``."""
-    estimate = np.column_stack([numbers(ESTIMATE + name) for name in layout.names])
+    estimate = np.column_stack([numbers(column) for column in layout.estimates])
     noise: dict[str, Array] = {}
-    if layout.noise == STANDARD_ERROR:
-        noise[STANDARD_ERROR] = np.column_stack([numbers(column) for column in layout.noise_columns])
+    if layout.noise in (STANDARD_ERROR, VARIANCE):
+        noise[layout.noise] = np.column_stack([numbers(column) for column in layout.noise_columns])
     elif layout.noise is not None:
         noise[layout.noise] = _from_triangle(layout, len(estimate), numbers)
     return Columns(
         ids=ids,
         names=layout.names,
         estimate=estimate,
-        n=numbers(SIZE) if layout.has_size else None,
+        n=None if layout.size is None else numbers(layout.size),
         standard_errors=noise.get(STANDARD_ERROR),
-        covariance=noise.get(COVARIANCE),
+        covariance=noise.get(VARIANCE, noise.get(COVARIANCE)),
         precision=noise.get(PRECISION),
-        notes=layout.notes,
     )
 
 
-def columns_of_frame(
-    frame: Any, *, covariance_given: bool = False, names: Sequence[str] | None = None
-) -> Columns:
+def columns_of_frame(frame: Any, *, covariance_given: bool = False) -> Columns:
     """Read a pandas or polars data frame, or a pyarrow table, laid out as a table of reports."""
     import narwhals as nw
 
     try:
-        table = nw.from_native(frame, eager_only=True)
+        columns = nw.from_native(frame, eager_only=True).columns
     except TypeError:
         raise InvalidReport(
             f"theta_hat: {type(frame).__name__} is neither an array nor a pandas, polars or pyarrow table in "
@@ -152,8 +179,14 @@ def columns_of_frame(
         ) from None
     except nw.exceptions.DuplicateError as error:
         raise InvalidReport(f"theta_hat: {error}. Rename or remove columns.") from None
-    columns = [str(column) for column in table.columns]
-    layout = find_layout(columns, covariance_given=covariance_given, names=names)
+    return columns_of(frame, find_layout([str(c) for c in columns], covariance_given=covariance_given))
+
+
+def columns_of(frame: Any, layout: Layout) -> Columns:
+    """The columns that ``layout`` names of a pandas or polars data frame, or a pyarrow table."""
+    import narwhals as nw
+
+    table = nw.from_native(frame, eager_only=True)
 
     def numbers(column: str) -> Array:
         series = table[column]
@@ -164,12 +197,39 @@ def columns_of_frame(
         except (TypeError, ValueError) as error:
             raise InvalidReport(f"column {column}: not numbers ({error}). Convert it to numbers.") from None
 
-    return read_columns(layout, table[CLIENT].to_list(), numbers)
+    return read_columns(layout, table[layout.client].to_list(), numbers)
 
 
 def triangle(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows and columns of the upper triangle, row by row: the order in which it is written."""
     return np.triu_indices(dimension)
+
+
+def reported_estimates(columns: Sequence[str]) -> dict[str, str]:
+    """Parameters and their columns, of a table of reports."""
+    found = {c.removeprefix(ESTIMATE): c for c in columns if c.startswith(ESTIMATE)}
+    if not found:
+        raise InvalidReport(missing(f"{ESTIMATE}<name>", columns))
+    if "" in found:
+        raise InvalidReport("column theta_: has no parameter name. Write theta_<name>.")
+    return found
+
+
+def reported_noise(columns: Sequence[str], names: Sequence[str]) -> tuple[str, list[str]]:
+    """The kind of noise that a table of reports has, and its columns."""
+    prefixes = [prefix for prefix in NOISE if any(column.startswith(prefix) for column in columns)]
+    if len(prefixes) > 1:
+        raise InvalidReport(
+            f"columns {' and '.join(f'{prefix}...' for prefix in prefixes)}: both present. Keep one: "
+            "standard errors (se_), covariance (cov_) or precision (prec_)."
+        )
+    if not prefixes:
+        raise InvalidReport(
+            missing("se_<name>, cov_<a>__<b> or prec_<a>__<b>", columns)
+            + " Or name a variance function and give n."
+        )
+    find = _vector_columns if prefixes[0] == STANDARD_ERROR else triangle_columns
+    return prefixes[0], find(prefixes[0], names, columns)
 
 
 def _from_triangle(layout: Layout, n_clients: int, numbers: ReadNumbers) -> Array:
@@ -181,35 +241,19 @@ def _from_triangle(layout: Layout, n_clients: int, numbers: ReadNumbers) -> Arra
     return matrices
 
 
-def _parameters(columns: Sequence[str], expected: Sequence[str] | None) -> tuple[str, ...]:
-    found = tuple(column.removeprefix(ESTIMATE) for column in columns if column.startswith(ESTIMATE))
-    if not found:
-        raise InvalidReport(_missing(f"{ESTIMATE}<name>", columns))
-    if "" in found:
-        raise InvalidReport("column theta_: has no parameter name. Write theta_<name>.")
-    if expected is None:
-        return found
-    if sorted(found) != sorted(expected):
-        raise InvalidReport(
-            f"columns theta_...: the table has {', '.join(found)}, but {', '.join(expected)} are expected. "
-            "Rename, add or remove columns so that the parameters are the same."
-        )
-    return tuple(expected)
-
-
 def _vector_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:
     expected = [prefix + name for name in names]
     present = set(columns)
     for column in expected:
         if column not in present:
-            raise InvalidReport(_missing(column, columns))
+            raise InvalidReport(missing(column, columns))
     for column in columns:
         if column.startswith(prefix) and column not in expected:
             raise InvalidReport(_stranger(column, column.removeprefix(prefix), names))
     return expected
 
 
-def _triangle_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:
+def triangle_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:
     """The column of each entry of the upper triangle, whichever triangle the table has."""
     pair_of: dict[str, tuple[int, int]] = {}
     for first, a in enumerate(names):
@@ -242,11 +286,24 @@ def _triangle_columns(prefix: str, names: Sequence[str], columns: Sequence[str])
     return found
 
 
-def _missing(column: str, columns: Sequence[str]) -> str:
-    found = ", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")
-    near = get_close_matches(column, columns, n=1, cutoff=0.6)
+def listed(columns: Sequence[str]) -> str:
+    """The first of them, for a message."""
+    if len(columns) == 1:
+        return f"one column, {columns[0][:60]!r} (is what separates columns recognised? See --sep)"
+    return (", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")) or "no columns"
+
+
+def table_has(column: str, columns: Sequence[str]) -> str:
+    """What a message about a column that is not there ends with."""
+    near = [c for c in columns if c.lower() == column.lower()]
+    near = near or get_close_matches(column, columns, n=1, cutoff=0.6)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"column {column}: missing. The table has: {found or 'no columns'}.{hint}"
+    return f"The table has: {listed(columns)}.{hint}"
+
+
+def missing(column: str, columns: Sequence[str]) -> str:
+    """What to say of a column that is not there."""
+    return f"column {column}: missing. {table_has(column, columns)}"
 
 
 def _stranger(column: str, name: str, names: Sequence[str]) -> str:

@@ -1,14 +1,12 @@
-"""CSV and Parquet files <-> reports and results.  The columns are described in ``layout``.
+"""Files of tables <-> reports and results.
 
-A CSV file is read by pyarrow.  Where that fails, a slow reader goes through it cell by cell, and either
-finds the place to complain about or reads what pyarrow would not.
+``sources`` reads any table, ``layout`` and ``column_choice`` say which columns of it are what.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,19 +20,21 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from vaneb import layout
+from vaneb.column_choice import ColumnChoice, choose_columns
 from vaneb.covariance import ConstantDiagonal, ConstantFull, by_name
+from vaneb.dialect import TextOptions
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.files import absent, replacing
+from vaneb.files import STANDARD, replacing
 from vaneb.layout import CLIENT, SIZE, Layout
 from vaneb.noise import matrix_column
 from vaneb.reports import Reports
+from vaneb.semidefinite import covariance_of_estimates, has_full_rank, standard_errors
+from vaneb.sources import need_openpyxl, open_table
 
 if TYPE_CHECKING:
     from vaneb.posterior import Posterior
 
-SUFFIXES = (".csv", ".parquet")
-#: What stands for a missing number in a CSV file, as in pyarrow.
-MISSING = frozenset(pa.csv.ConvertOptions().null_values)
+SUFFIXES = (".csv", ".parquet", ".xlsx")
 
 
 @dataclass(frozen=True)
@@ -45,41 +45,55 @@ class ReportsTable:
     client_type: pa.DataType
     """Type of the client column: the results' will be the same."""
     notes: tuple[str, ...]
-    """What was not used of the file."""
+    """How the file was read, what was taken for what, and what was not used."""
 
 
 def read_reports(
-    path: str | os.PathLike[str], variance_function: str | None = None, names: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    variance_function: str | None = None,
+    names: Sequence[str] | None = None,
+    *,
+    choice: ColumnChoice | None = None,
+    options: TextOptions | None = None,
 ) -> ReportsTable:
     """Read and validate a table of reports.
 
     Parameters
     ----------
-    path : path of a .csv or .parquet file
+    path : path of a CSV, .xlsx or Parquet file, or "-" for standard input
     variance_function : str, optional
         Name of Sigma(theta) of one observation, such as "poisson"; see ``vaneb.covariance.by_name``.
         Columns for standard errors or covariances are then not needed and not used, but ``n`` is.
     names : sequence of str, optional
         The parameters that are expected, in the order that is wanted, such as those of a saved prior.
+    choice : ColumnChoice, optional
+        Which columns hold what; what is not said is guessed from their names.
+    options : TextOptions, optional
+        Separator, decimal sign and encoding of a text file; recognised by default.
     """
-    covariance_given = variance_function is not None
-    read = _read_csv if suffix_of(path) == ".csv" else _read_parquet
-    try:
-        table, found = read(Path(path), covariance_given, names)
-    except FileNotFoundError:
-        raise InvalidReport(absent(path)) from None
-    except IsADirectoryError:
-        raise InvalidReport(f"{path}: is a folder. Name a .csv or .parquet file.") from None
-    except PermissionError:
-        raise InvalidReport(f"{path}: no permission to read it.") from None
+    opened = open_table(path, options)
+    choice = ColumnChoice() if choice is None else choice
+    found = choose_columns(
+        opened.columns, choice, covariance_given=variance_function is not None, names=names
+    )
+    table = opened.numbers(found.used, found.client)
     if table.num_rows == 0:
-        raise InvalidReport(f"{path}: has a header but no rows. Give one row per client.")
-    client_type = _client_type(table[CLIENT].type)
-    columns = layout.columns_of_frame(table, covariance_given=covariance_given, names=names)
+        raise InvalidReport(f"{opened.place}: has a header but no rows. Give one row per client.")
+    client_type = client_type_of(table[found.client].type, found.client)
+    try:
+        reports = reports_of(table, found, variance_function)
+    except InvalidReport as error:
+        raise InvalidReport(found.in_own_words(str(error))) from None
+    return ReportsTable(reports, client_type, opened.notes + found.notes)
+
+
+def reports_of(table: pa.Table, found: Layout, variance_function: str | None) -> Reports:
+    """The reports that the columns of ``table`` hold."""
+    columns = layout.columns_of(table, found)
     covariance: Any = columns.covariance
     if variance_function is not None:
         covariance = by_name(variance_function, len(columns.names), table.num_rows)
-    reports = Reports(
+    return Reports(
         columns.estimate,
         n=columns.n,
         covariance=covariance,
@@ -88,31 +102,53 @@ def read_reports(
         standard_errors=columns.standard_errors,
         precision=columns.precision,
     )
-    return ReportsTable(reports, client_type, found.notes)
+
+
+def client_type_of(given: pa.DataType, column: str) -> pa.DataType:
+    """The type that ids have in the results."""
+    kind = given.value_type if pa.types.is_dictionary(given) else given
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return kind
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    raise InvalidReport(f"column {column}: holds {given}, not ids. Convert it to text or whole numbers.")
+
+
+def reports_table(reports: Reports, *, covariances: bool = False) -> pa.Table:
+    """A table of reports: standard errors if all precisions are diagonal and positive, else precisions.
+
+    With ``covariances``, covariances (standard errors of a single parameter) instead of precisions, where
+    every client has them.  A covariance that depends on theta has no columns: such a table needs its variance
+    function named when it is read.
+    """
+    names, d = reports.names, reports.dimension
+    columns: dict[str, Any] = {CLIENT: pa.array(reports.ids, pa.string()), SIZE: reports.n}
+    columns |= {f"{layout.ESTIMATE}{a}": reports.estimate[:, j] for j, a in enumerate(names)}
+    if not isinstance(reports.covariance, ConstantDiagonal | ConstantFull):
+        return pa.table(columns)
+    unit = reports.covariance.unit_precision
+    precision = unit * reports.n.reshape(-1, *[1] * (unit.ndim - 1))
+    known = has_full_rank(precision)
+    if known and (precision.ndim == 2 or (covariances and d == 1)):
+        errors = standard_errors(precision)
+        columns |= {f"{layout.STANDARD_ERROR}{a}": errors[:, j] for j, a in enumerate(names)}
+        return pa.table(columns)
+    matrices = precision if precision.ndim == 3 else precision[:, :, None] * np.eye(d)
+    prefix = "cov" if covariances and known else "prec"
+    if prefix == "cov":
+        matrices = covariance_of_estimates(matrices)
+    for first, second in zip(*layout.triangle(d), strict=True):
+        columns[matrix_column(prefix, names, int(first), int(second))] = matrices[:, first, second]
+    return pa.table(columns)
 
 
 def write_reports(path: str | os.PathLike[str], reports: Reports) -> None:
-    """Write a table of reports: standard errors if all precisions are diagonal and positive, else precisions.
-
-    A covariance that depends on theta has no columns: such a table needs its variance function named
-    when it is read.
-    """
-    columns: dict[str, Any] = {CLIENT: pa.array(reports.ids, pa.string()), SIZE: reports.n}
-    columns |= {f"{layout.ESTIMATE}{a}": reports.estimate[:, j] for j, a in enumerate(reports.names)}
-    if isinstance(reports.covariance, ConstantDiagonal) and (reports.covariance.unit_precision > 0).all():
-        errors = 1.0 / np.sqrt(reports.n[:, None] * reports.covariance.unit_precision)
-        columns |= {f"{layout.STANDARD_ERROR}{a}": errors[:, j] for j, a in enumerate(reports.names)}
-    elif isinstance(reports.covariance, ConstantDiagonal | ConstantFull):
-        unit = reports.covariance.unit_precision
-        matrices = unit if unit.ndim == 3 else unit[:, :, None] * np.eye(reports.dimension)
-        for first, second in zip(*layout.triangle(reports.dimension), strict=True):
-            column = matrix_column("prec", reports.names, int(first), int(second))
-            columns[column] = reports.n * matrices[:, first, second]
-    write_table(path, pa.table(columns))
+    """Write ``reports_table``."""
+    write_table(path, reports_table(reports))
 
 
 def results_table(posterior: Posterior, level: float, client_type: pa.DataType | None = None) -> pa.Table:
-    """The personalised estimates as a table.
+    """The personalised estimates as a table, with the clients' own beside them.
 
     Parameters
     ----------
@@ -123,19 +159,57 @@ def results_table(posterior: Posterior, level: float, client_type: pa.DataType |
         Of the client column; text by default.
     """
     lower, upper = posterior.interval(level)
+    own_error = standard_errors(posterior.likelihood.local_precision())
+    # Of what its data leave open, a client has no estimate of its own.
+    own = np.where(np.isfinite(own_error), posterior.likelihood.local_estimates(), np.nan)
+    own_error = np.where(np.isfinite(own_error), own_error, np.nan)
     clients = pa.array(list(posterior.ids), pa.string()).cast(client_type or pa.string())
     columns: dict[str, Any] = {CLIENT: clients}
     blocks = {"theta": posterior.mean, "sd": posterior.sd, "lower": lower, "upper": upper}
+    blocks |= {"own": own, "own_se": own_error}
     for prefix, values in blocks.items():
-        columns |= {f"{prefix}_{name}": values[:, j] for j, name in enumerate(posterior.names)}
+        for j, name in enumerate(posterior.names):
+            columns[f"{prefix}_{name}"] = pa.array(values[:, j], from_pandas=True)
     columns["shrinkage"] = posterior.shrinkage
     columns["log_marginal"] = posterior.log_marginal
     columns["flag"] = pa.array([str(flag) for flag in posterior.flag], pa.string())
     return pa.table(columns)
 
 
+def rounded(results: pa.Table, names: Sequence[str]) -> pa.Table:
+    """``results_table`` in digits that mean something: to 1/1000 of a standard deviation, or finer.
+
+    The unit of a client's parameter is the power of ten at or below ``sd / 1000``; where that is beyond the
+    fifteen digits of a number, or sd is zero, nothing is rounded.
+    """
+    for name in names:
+        sd = results[f"sd_{name}"].to_numpy()
+        with np.errstate(divide="ignore"):
+            digits = np.ceil(3 - np.log10(sd))
+        for prefix in ("theta", "sd", "lower", "upper", "own", "own_se"):
+            column = f"{prefix}_{name}"
+            at = results.column_names.index(column)
+            values = results[column].to_numpy()
+            results = results.set_column(at, column, pa.array(_rounded(values, digits), from_pandas=True))
+    for column in ("shrinkage", "log_marginal"):
+        at = results.column_names.index(column)
+        results = results.set_column(at, column, pa.array(np.round(results[column].to_numpy(), 5)))
+    return results
+
+
+def _rounded(values: np.ndarray, digits: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.ceil(np.log10(np.abs(values)))
+        some = np.isfinite(values) & np.isfinite(digits) & (digits + np.maximum(size, 0) < 15)
+    out = values.copy()
+    for count in np.unique(digits[some]):
+        part = some & (digits == count)
+        out[part] = np.round(values[part], int(count))
+    return out
+
+
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
-    """Write ``table`` as CSV or Parquet, by suffix; the old file or the new one, never a part of it."""
+    """Write ``table`` as CSV, Parquet or .xlsx, by suffix: the old file or the new one, never a part."""
     suffix = suffix_of(path)
     with replacing(path) as temporary:
         write_content(temporary, table, suffix)
@@ -145,116 +219,22 @@ def write_content(path: Path, table: pa.Table, suffix: str) -> None:
     """Write ``table`` in the format of ``suffix``, whatever ``path`` is called."""
     if suffix == ".parquet":
         pq.write_table(table, path)
+    elif suffix == ".xlsx":
+        _write_sheet(path, table)
     else:
         _write_csv(path, table)
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """``.csv`` or ``.parquet``."""
-    suffix = Path(path).suffix.lower()
+    """``.csv``, ``.parquet`` or ``.xlsx``, of a table to write; standard output gets CSV."""
+    suffix = ".csv" if str(path) == STANDARD else Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidOption(
-            f"{path}: unknown kind of table {suffix!r}. Use a name that ends in .csv or .parquet."
+            f"{path}: unknown kind of table {suffix!r}. Use a name that ends in .csv, .parquet or .xlsx."
         )
+    if suffix == ".xlsx":
+        need_openpyxl(str(path))
     return suffix
-
-
-def _read_parquet(path: Path, covariance_given: bool, names: Sequence[str] | None) -> tuple[pa.Table, Layout]:
-    try:
-        # One handle for both reads, so that the schema and the columns are those of the same file.
-        with path.open("rb") as handle, pq.ParquetFile(handle) as file:
-            found = layout.find_layout(
-                file.schema_arrow.names, covariance_given=covariance_given, names=names
-            )
-            table = file.read(columns=_used(found))
-        table.validate(full=True)
-        return table, found
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        reason = _first_line(error)
-    except OSError as error:
-        if error.errno is not None:  # the file system's complaint, not pyarrow's
-            raise
-        reason = _first_line(error)
-    raise InvalidReport(f"{path}: not a Parquet file that can be read ({reason}).")
-
-
-def _read_csv(path: Path, covariance_given: bool, names: Sequence[str] | None) -> tuple[pa.Table, Layout]:
-    header = _csv_header(path)
-    if len(header) == 1 and (separator := next((s for s in ";\t|" if s in header[0]), None)):
-        raise InvalidReport(f"{path}: columns seem to be separated by {separator!r}. Save it with commas.")
-    found = layout.find_layout(header, covariance_given=covariance_given, names=names)
-    used = _used(found)
-    types = {column: pa.string() if column == CLIENT else pa.float64() for column in used}
-    try:
-        table = pa.csv.read_csv(
-            path,
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(column_types=types, include_columns=used),
-        )
-    except pa.ArrowException:
-        table = _read_csv_slowly(path, header, used)
-    return table, found
-
-
-def _used(found: Layout) -> list[str]:
-    size = [SIZE] if found.has_size else []
-    return [CLIENT, *size, *(layout.ESTIMATE + name for name in found.names), *found.noise_columns]
-
-
-def _csv_rows(path: Path) -> Any:
-    """Rows of cells; complains about what is not text in UTF-8 or not CSV."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            yield from (row for row in csv.reader(file) if row)
-        except UnicodeDecodeError as error:
-            raise InvalidReport(f"{path}: not text in UTF-8 ({error.reason}). Save it as UTF-8.") from None
-        except csv.Error as error:
-            raise InvalidReport(f"{path}: not a CSV file ({error}).") from None
-
-
-def _csv_header(path: Path) -> list[str]:
-    for row in _csv_rows(path):
-        return [cell.strip() for cell in row]
-    raise InvalidReport(f"{path}: empty. Give a header and one row per client.")
-
-
-def _read_csv_slowly(path: Path, header: list[str], used: Sequence[str]) -> pa.Table:
-    rows = _csv_rows(path)
-    next(rows)
-    places = [(column, header.index(column)) for column in used]
-    cells: dict[str, list[Any]] = {column: [] for column in used}
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(header):
-            raise InvalidReport(
-                f"{path}, row {number}: {len(row)} cells, but the header has {len(header)}. "
-                "Check the commas and quotes of that row."
-            )
-        for column, place in places:
-            text = row[place]
-            cells[column].append(text if column == CLIENT else _number(text, path, number, column))
-    return pa.table({column: pa.array(values) for column, values in cells.items()})
-
-
-def _number(text: str, path: Path, row: int, column: str) -> float:
-    text = text.strip()
-    if text in MISSING:
-        return math.nan
-    try:
-        # Python reads 1_000 as a number; in a table it is more likely a slip.
-        return float(text.replace("_", "?"))
-    except ValueError:
-        pass
-    hint = " Write decimals with a point." if "," in text else ""
-    raise InvalidReport(f"{path}, row {row}, column {column}: {text[:40]!r} is not a number.{hint}")
-
-
-def _client_type(given: pa.DataType) -> pa.DataType:
-    kind = given.value_type if pa.types.is_dictionary(given) else given
-    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return kind
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    raise InvalidReport(f"column client: holds {given}, not ids. Convert it to text or whole numbers.")
 
 
 def _write_csv(path: Path, table: pa.Table) -> None:
@@ -267,11 +247,33 @@ def _write_csv(path: Path, table: pa.Table) -> None:
         pa.csv.write_csv(table, file, options)
 
 
+def _write_sheet(path: Path, table: pa.Table) -> None:
+    import openpyxl
+
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("vaneb")
+    sheet.append(table.column_names)
+    for batch in table.to_batches(max_chunksize=10_000):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            sheet.append([_sheet_cell(sheet, value) for value in row])
+    with path.open("wb") as file:  # by its content, whatever it is called
+        book.save(file)
+
+
+def _sheet_cell(sheet: Any, value: Any) -> Any:
+    """Text that begins like a formula stays text, and what is no number is an empty cell."""
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE, WriteOnlyCell
+
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, str):
+        cell = WriteOnlyCell(sheet, value=ILLEGAL_CHARACTERS_RE.sub("\ufffd", value))
+        cell.data_type = "s"
+        return cell
+    return value
+
+
 def _csv_line(cells: Sequence[str]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or ["unknown reason"])[0]

@@ -53,7 +53,8 @@ def test_every_family_personalises_better_than_local(family: str, likelihood: st
     if family == "multinomial":
         names = ["b:Intercept", "b:x", "c:Intercept", "c:x"]
     assert list(fit.names) == names
-    columns = [f"{block}_{name}" for block in ("theta", "sd", "lower", "upper") for name in names]
+    blocks = ("theta", "sd", "lower", "upper", "own", "own_se")
+    columns = [f"{block}_{name}" for block in blocks for name in names]
     assert list(fit.coefficients.columns) == [
         *columns, "shrinkage", "log_marginal", "flag", "n", "outcome",
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
@@ -28,19 +29,26 @@ class ExitCode(IntEnum):
 
 def complain(message: str) -> None:
     """One line on the standard error stream."""
-    print(" ".join(message.split()), file=sys.stderr)
+    print(printable(message), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """One line without control characters: what a file holds must not drive a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 @contextlib.contextmanager
-def told_to_user(interrupted: str = "interrupted.") -> Iterator[None]:
+def told_to_user(interrupted: str = "interrupted.", *, as_json: bool = False) -> Iterator[None]:
     """Turn errors that the user can do something about into a line and an exit code.
 
-    ``interrupted``: what an interrupt leaves behind, and how to go on.
+    ``interrupted``: what an interrupt leaves behind, and how to go on.  ``as_json``: for a script, too.
     """
     try:
         yield
     except VanebError as error:
         complain(f"error: {error}")
+        if as_json:
+            print(json.dumps({"error": str(error), "exit_code": int(ExitCode.BAD_INPUT)}, ensure_ascii=False))
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     except KeyboardInterrupt:
         complain(interrupted)

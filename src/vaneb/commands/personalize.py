@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,27 @@ import typer
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.progress import progress_bar
+from vaneb.commands.streams import (
+    TABLE_IN,
+    TABLE_OUT,
+    ClientOption,
+    DecimalOption,
+    EncodingOption,
+    ErrorOption,
+    EstimateOption,
+    JsonOption,
+    SepOption,
+    SizeOption,
+    VarianceOption,
+    check_files,
+    check_out,
+    column_choice,
+    name_of,
+    print_json,
+    summary_beside,
+    write_results,
+    writing,
+)
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -37,8 +57,16 @@ class Smooth(StrEnum):
 
 
 def personalize(
-    reports: Annotated[Path, typer.Argument(help="Table of reports, .csv or .parquet.", metavar="REPORTS")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Table to write, .csv or .parquet.")],
+    reports: Annotated[Path, typer.Argument(help=f"Table of reports: {TABLE_IN}", metavar="REPORTS")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
+    client: ClientOption = None,
+    estimate: EstimateOption = None,
+    se: ErrorOption = None,
+    variance: VarianceOption = None,
+    n: SizeOption = None,
+    sep: SepOption = None,
+    decimal: DecimalOption = None,
+    encoding: EncodingOption = None,
     prior_out: Annotated[Path | None, typer.Option(help="Also save the fitted prior (JSON).")] = None,
     prior_in: Annotated[
         Path | None, typer.Option(help="Use this saved prior instead of fitting one.")
@@ -56,19 +84,30 @@ def personalize(
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate.")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Of the random starting points.", min=0)] = 0,
     report: PageOption = None,
+    as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
 ) -> None:
     """Improve every client's own estimate by what the others say of the population."""
-    with told_to_user():
+    with told_to_user(as_json=as_json):
         begin = time.perf_counter()
-        _check(reports, out, prior_out, prior_in, report, level, tol)
+        check_out(out, as_json)
+        _check(prior_out, prior_in, report, level, tol)
+        writes = {"--out": out, "--prior-out": prior_out, "--report": report}
+        check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
+        from vaneb.dialect import TextOptions
         from vaneb.estimators import VANEB
         from vaneb.files import replacing
         from vaneb.prior import Prior
-        from vaneb.tables import read_reports, results_table, suffix_of, write_content
+        from vaneb.tables import read_reports, results_table, suffix_of
 
         prior = None if prior_in is None else Prior.load(prior_in)
-        table = read_reports(reports, variance_function, names=prior.names if prior else None)
+        table = read_reports(
+            reports,
+            variance_function,
+            names=prior.names if prior else None,
+            choice=column_choice(client, estimate, se, variance, n),
+            options=TextOptions(sep, decimal, encoding),
+        )
         with progress_bar(quiet) as progress:
             if prior is None:
                 model = VANEB(solver=solver.value, smooth=smooth.value, tol=tol, seed=seed)
@@ -81,14 +120,15 @@ def personalize(
             progress("writing", 2, 2)
             with contextlib.ExitStack() as stack:
                 # All files are complete before any takes its name.
-                write_content(stack.enter_context(replacing(out)), results, suffix_of(out))
+                if out is not None:
+                    write_results(stack.enter_context(writing(out)), results, posterior.names, suffix_of(out))
                 if prior_out is not None:
                     model.prior_.save(stack.enter_context(replacing(prior_out)))
                 if report is not None:
                     from vaneb.report import fit_content, page
 
                     seconds = time.perf_counter() - begin
-                    title = f"Personalised estimates: {reports.name}"
+                    title = f"Personalised estimates: {name_of(reports)}"
                     content = fit_content(
                         model,
                         posterior,
@@ -103,11 +143,18 @@ def personalize(
         if not quiet:
             for note in table.notes:
                 complain(f"note: {note}")
-            _summarise(model, posterior, time.perf_counter() - begin)
-        if prior is None and _missed(model):
+            with summary_beside(out, as_json):
+                _summarise(model, posterior, time.perf_counter() - begin)
+        missed = prior is None and _missed(model)
+        if as_json:
+            from vaneb.commands.as_json import personalize_json
+
+            print_json(personalize_json(model, posterior, results, table.notes, level, missed))
+        if missed:
             complain(
                 f"warning: the fit stopped at a gap of {model.certificate_.gap:.2g}, above the tolerance "
-                f"{tol:g}. {out} is written; the average log-likelihood may be that far below the best."
+                f"{tol:g}. The results are written; the average log-likelihood may be that far below the "
+                "best."
             )
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
 
@@ -123,22 +170,9 @@ def _missed(model: VANEB) -> bool:
 
 
 def _check(
-    reports: Path,
-    out: Path,
-    prior_out: Path | None,
-    prior_in: Path | None,
-    report: Path | None,
-    level: float,
-    tol: float,
+    prior_out: Path | None, prior_in: Path | None, report: Path | None, level: float, tol: float
 ) -> None:
     """Refuse what cannot end well before any work is done."""
-    from vaneb.files import check_writable
-    from vaneb.tables import suffix_of
-
-    suffix_of(out)
-    check_writable(out)
-    if prior_out is not None:
-        check_writable(prior_out)
     check_page(report)
     if not 0 < level < 1:
         raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
@@ -146,16 +180,6 @@ def _check(
         raise InvalidOption(f"--tol {tol:g}: must be positive; 1e-4 is the default.")
     if prior_in is not None and prior_out is not None:
         raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
-    files = {"REPORTS": reports, "--out": out, "--prior-out": prior_out, "--prior-in": prior_in}
-    files["--report"] = report
-    seen: dict[str, str] = {}
-    for option, path in files.items():
-        if path is None:
-            continue
-        real = os.path.realpath(path)
-        if real in seen:
-            raise InvalidOption(f"{option} {path}: is the same file as {seen[real]}. Name another one.")
-        seen[real] = option
 
 
 def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:

@@ -124,13 +124,9 @@ def local_likelihood(model: LocalModel, settings: Settings) -> Likelihood:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
+    from vaneb.sources import open_table
 
-    if path.suffix == ".parquet":
-        return pd.read_parquet(path)
-    if path.suffix == ".csv":
-        return pd.read_csv(path)
-    raise InvalidOption("data: the file must end in .csv or .parquet.")
+    return open_table(path).inferred().to_pandas()
 
 
 @lru_cache(maxsize=2)

@@ -83,8 +83,9 @@ class GroupedFit:
     def table(self, level: float | None = None) -> pa.Table:
         """Coefficients of each client with their uncertainty, one row per client.
 
-        ``theta_``, ``sd_``, ``lower_`` and ``upper_`` of every coefficient, ``shrinkage``,
-        ``log_marginal``, ``flag``, ``n`` (rows) and ``outcome`` of the client's own fit.
+        ``theta_``, ``sd_``, ``lower_`` and ``upper_`` of every coefficient, ``own_`` and ``own_se_`` from the
+        client's rows alone, ``shrinkage``, ``log_marginal``, ``flag``, ``n`` (rows) and ``outcome`` of the
+        client's own fit.
         """
         import pyarrow as pa
 
@@ -162,7 +163,7 @@ def fit_groups(
     >>> frame["y"] = 2 * frame.x + rng.standard_normal(30)[school] + rng.standard_normal(150)
     >>> fit = fit_groups(frame, client="school", formula="y ~ x")
     >>> fit.coefficients.shape
-    (30, 13)
+    (30, 17)
     """
     _check(family, likelihood, level)
     data = frames.as_pandas(frame)

@@ -114,7 +114,8 @@ def covariance_function(
     phi = common_dispersion(rows, model, fits) if dispersion is None else dispersion
     if not phi > 0:
         raise InvalidOption(
-            f"dispersion: the responses of the {model.name} family fit without any noise; give a dispersion"
+            f"dispersion: the responses of the {model.name} family fit without any noise. Leave out the "
+            "covariate that gives the response away, or give a dispersion."
         )
     family = model.with_dispersion(phi)
     if kind == "sandwich":

@@ -1,0 +1,82 @@
+"""``vaneb report``: a table of rows in, one report per client out; no population is fitted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.run import FamilyName
+from vaneb.commands.streams import (
+    TABLE_IN,
+    TABLE_OUT,
+    DecimalOption,
+    EncodingOption,
+    SepOption,
+    check_files,
+    check_out,
+    summary_beside,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from vaneb.grouped.client_reports import CodedRows
+    from vaneb.reports import Reports
+
+
+def report(
+    rows: Annotated[Path, typer.Argument(help=f"Table of rows: {TABLE_IN}", metavar="ROWS")],
+    client: Annotated[str, typer.Option(help="Column that names the client (group) of a row.")],
+    formula: Annotated[str, typer.Option(help='Model of every client, such as "y ~ x1 + x2".')],
+    out: Annotated[Path, typer.Option("--out", "-o", help=TABLE_OUT)],
+    family: Annotated[FamilyName, typer.Option(help="Of the response.")] = FamilyName.GAUSSIAN,
+    offset: Annotated[
+        str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
+    ] = None,
+    sep: SepOption = None,
+    decimal: DecimalOption = None,
+    encoding: EncodingOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
+) -> None:
+    """Make reports, estimates and their covariance, from the rows of every client, each by itself.
+
+    What `vaneb personalize` takes: several such tables can be put under each other, and rows stay at home.
+    """
+    with told_to_user():
+        check_out(out, False)
+        check_files({"ROWS": rows}, {"--out": out}, False)
+        from vaneb.dialect import TextOptions
+        from vaneb.grouped.client_reports import code_rows, report_rows
+        from vaneb.sources import read_rows
+        from vaneb.tables import reports_table, suffix_of, write_content
+
+        table, notes = read_rows(rows, TextOptions(sep, decimal, encoding), [client])
+        coded = code_rows(table, client=client, formula=formula, family=family.value, offset=offset)
+        made = report_rows(coded)
+        content = reports_table(made, covariances=True)
+        with writing(out) as file:
+            write_content(file, content, suffix_of(out))
+        if not quiet:
+            for note in notes:
+                complain(f"note: {note}")
+            with summary_beside(out, False):
+                _summarise(coded, made, content.column_names)
+
+
+def _summarise(coded: CodedRows, made: Reports, columns: list[str]) -> None:
+    prefix = next(c.split("_", 1)[0] for c in columns[::-1])
+    kinds = {"se": "standard errors (se_)", "cov": "covariances (cov_)"}
+    kinds["prec"] = "precisions (prec_): some clients have too few rows for a covariance"
+    rows = {
+        "clients": f"{len(made):,}",
+        "rows": f"{len(coded.rows.response):,}",
+        "dropped rows": f"{coded.dropped:,}" + (" (missing values)" if coded.dropped else ""),
+        "coefficients": ", ".join(coded.names),
+        "local fits": ", ".join(f"{status} {count:,}" for status, count in Counter(made.status).items()),
+        "uncertainty": kinds[prefix],
+    }
+    for name, value in rows.items():
+        print(f"{name:<18} {value}")

@@ -68,6 +68,9 @@ def study(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all replicates.", min=0)] = 0,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's own six estimators, to the letter, on its curves.")
+    ] = False,
     form: Annotated[str, typer.Option("--format", help="Of the figures: png, svg or pdf.")] = "png",
     report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
@@ -84,20 +87,24 @@ def study(
         check_page(report)
         if scenario in (Subject.THEORY, Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
+        if scenario == Subject.THEORY and paper:
+            raise InvalidOption("--paper does not go with theory: leave it out")
         make_folder(out)
         if scenario == Subject.PRIOR:
             from vaneb.study.figures import draw_prior
+            from vaneb.study.sweep import mode
 
-            draw_prior(out / f"prior.{form}")
+            draw_prior(out / f"prior.{form}", mode(paper).prior)
         elif scenario == Subject.THEORY:
             _theory(out, form, replicates, workers, seed, numbers, quiet)
         else:
             names = None if estimators is None else [name.strip() for name in estimators.split(",")]
-            _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, quiet)
+            _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, paper, quiet)
         if report is not None:
             from vaneb.report import curves_content, study_content, write_page
 
-            write_page(report, curves_content() if scenario == Subject.PRIOR else study_content(out))
+            content = curves_content(paper) if scenario == Subject.PRIOR else study_content(out, paper)
+            write_page(report, content)
 
 
 def _scenarios(
@@ -110,17 +117,17 @@ def _scenarios(
     seed: int,
     names: list[str] | None,
     numbers: dict[str, list[int]],
+    paper: bool,
     quiet: bool,
 ) -> None:
     from vaneb.files import write_atomically
-    from vaneb.study.estimators import ESTIMATORS
     from vaneb.study.figures import draw_sweeps
     from vaneb.study.rows import read_rows
     from vaneb.study.scenarios import SCENARIOS
     from vaneb.study.sweep import cells, run_sweep
     from vaneb.study.tables import as_table
 
-    path = out / "replicates.csv"
+    path = out / ("paper.csv" if paper else "replicates.csv")
     chosen = list(SCENARIOS) if scenario == Subject.ALL else [scenario.value]
     wanted = cells(chosen, sweep.value, **numbers)
     _saved(
@@ -130,19 +137,29 @@ def _scenarios(
             path,
             wanted,
             replicates=replicates,
-            estimators=list(ESTIMATORS) if names is None else names,
+            estimators=names,
             seed=seed,
             workers=workers,
             progress=progress,
+            paper=paper,
         ),
     )
     rows = read_rows(path)
+    prefix = "paper-" if paper else ""
     for each in sorted({row["scenario"] for row in rows}):
-        draw_sweeps(rows, each, out / f"{each}.{form}")
+        draw_sweeps(rows, each, out / f"{prefix}{each}.{form}")
     for suffix, kind in (("md", "markdown"), ("csv", "csv")):
-        write_atomically(out / f"table.{suffix}", (as_table(rows, kind).rstrip() + "\n").encode())
+        write_atomically(out / f"{prefix}table.{suffix}", (as_table(rows, kind).rstrip() + "\n").encode())
+    if paper:
+        from vaneb.study.statements import as_markdown, in_short, verdicts
+
+        write_atomically(out / "paper-statements.md", (as_markdown(rows) + "\n").encode())
     if not quiet:
         print(as_table([row for row in rows if row["scenario"] in chosen]))
+        if paper:
+            print()
+            for text, findings in verdicts(rows).items():
+                print(in_short(text, findings))
 
 
 def _theory(

@@ -6,7 +6,8 @@ The paper gives the centres of the curves, their weights and their names, not th
 mean RMSEs, all of the Poisson scenario.  Every combination of the given sizes is tried: Algorithm 1 and NPEB
 in paper mode, on a seed that no table uses.  The best has the smallest root mean square of
 log(ours / printed).  Three sizes are varied, since six numbers cannot tell five: trefoil, helix, and one for
-the ellipse, Gerono's and Viviani's curve.  Rows are added to ``results/calibration.csv``; what is there is not run again.
+the ellipse, Gerono's and Viviani's curve.  Rows are added to ``results/calibration.csv``;
+what is there is not run again.
 """
 
 from __future__ import annotations

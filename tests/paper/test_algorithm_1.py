@@ -43,9 +43,10 @@ def transcription(x, n, sigma, weights, steps):
 
 
 def responsibilities(x, n, atoms, weights, covariance):
+    places = range(len(atoms))
     r = np.array(
         [
-            [w * density(x[k], n[k], a, covariance[k][j]) for j, (a, w) in enumerate(zip(atoms, weights))]
+            [weights[j] * density(x[k], n[k], atoms[j], covariance[k][j]) for j in places]
             for k in range(len(x))
         ]
     )

@@ -27,6 +27,7 @@ class Subject(StrEnum):
     POISSON = "poisson"
     ALL = "all"
     THEORY = "theory"
+    DENSITY = "density"
     PRIOR = "prior"
 
 
@@ -42,8 +43,9 @@ def study(
     scenario: Annotated[
         Subject,
         typer.Argument(
-            help="A scenario, all three of them, the theory's rates, or only the picture of the prior.",
-            metavar="quadratic|logistic|poisson|all|theory|prior",
+            help="A scenario, all three of them, the theory's rates, the theory's bounds for a prior with a "
+            "density, or only the picture of the prior.",
+            metavar="quadratic|logistic|poisson|all|theory|density|prior",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; made if it is not there.")],
@@ -85,10 +87,13 @@ def study(
             if text is not None
         }
         check_page(report)
-        if scenario in (Subject.THEORY, Subject.PRIOR) and estimators is not None:
+        rates = scenario in (Subject.THEORY, Subject.DENSITY)
+        if (rates or scenario == Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
-        if scenario == Subject.THEORY and paper:
-            raise InvalidOption("--paper does not go with theory: leave it out")
+        if rates and paper:
+            raise InvalidOption(f"--paper does not go with {scenario.value}: leave it out")
+        if scenario == Subject.DENSITY and report is not None:
+            raise InvalidOption("--report does not go with density: its table is density.md in the folder")
         make_folder(out)
         if scenario == Subject.PRIOR:
             from vaneb.study.figures import draw_prior
@@ -97,6 +102,8 @@ def study(
             draw_prior(out / f"prior.{form}", mode(paper).prior)
         elif scenario == Subject.THEORY:
             _theory(out, form, replicates, workers, seed, numbers, quiet)
+        elif scenario == Subject.DENSITY:
+            _density(out, replicates, workers, seed, numbers, quiet)
         else:
             names = None if estimators is None else [name.strip() for name in estimators.split(",")]
             _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, paper, quiet)
@@ -187,6 +194,33 @@ def _theory(
     draw_theory(rows, out / f"theory.{form}")
     table = slopes_as_markdown(slopes(rows))
     write_atomically(out / "theory.md", (table + "\n").encode())
+    if not quiet:
+        print(table)
+
+
+def _density(
+    out: Path, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
+) -> None:
+    from vaneb.files import write_atomically
+    from vaneb.study.density_study import CLIENTS, N, as_markdown, run_density
+    from vaneb.study.rows import read_rows
+
+    path = out / "density.csv"
+    _saved(
+        path,
+        quiet,
+        lambda progress: run_density(
+            path,
+            replicates=replicates,
+            seed=seed,
+            workers=workers,
+            clients=numbers.get("clients", CLIENTS),
+            n=numbers.get("n_min", N),
+            progress=progress,
+        ),
+    )
+    table = as_markdown(read_rows(path))
+    write_atomically(out / "density.md", (table + "\n").encode())
     if not quiet:
         print(table)
 

@@ -28,23 +28,24 @@ from vaneb.study.sweep import generator
 PATH = Path(__file__).resolve().parent / "results" / "calibration.csv"
 SIZES = ("trefoil", "helix", "others")
 ESTIMATORS = ("algorithm-1", "npeb", "fedavg")
-#: Clients in all replicates of a cell: few clients need many.
-CLIENTS, FEWEST = 2_000, 2
+#: Clients in all replicates of a cell, at least: few clients need many replicates.
+CLIENTS = 2_000
 SEED = 1
 COLUMNS = (
     *SIZES,
+    "replicates",
     "distance",
     *(f"{name} K={cell.clients} n={cell.n_min}" for cell in PRINTED for name in ESTIMATORS),
 )
 
 
-def errors(sizes: tuple[float, ...]) -> list[float]:
+def errors(sizes: tuple[float, ...], replicates: int) -> list[float]:
     """Mean RMSE of ``ESTIMATORS`` in each of the printed cells."""
     prior = FiveCurves(sizes=(*sizes[:2], *[sizes[2]] * 3))
     out = []
     for cell in PRINTED:
         found = []
-        for replicate in range(max(FEWEST, CLIENTS // cell.clients)):
+        for replicate in range(max(replicates, CLIENTS // cell.clients)):
             sample = simulate(*cell, generator(cell, replicate, SEED), prior)
             clients = PaperClients(sample, prior)
             means = [PAPER_ESTIMATORS[name](clients).mean for name in ESTIMATORS]
@@ -64,13 +65,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Sizes of the five curves, from six printed numbers.")
     for name in SIZES:
         parser.add_argument(f"--{name}", type=float, nargs="+", required=True)
+    parser.add_argument("--replicates", type=int, default=2, help="of the cells with 3,200 clients")
     asked = vars(parser.parse_args())
-    done = {tuple(float(row[name]) for name in SIZES) for row in read_rows(PATH)}
+    replicates = asked["replicates"]
+    done = {(*(float(row[name]) for name in SIZES), int(row["replicates"])) for row in read_rows(PATH)}
     with appending(PATH, COLUMNS) as file:
         for sizes in product(*(asked[name] for name in SIZES)):
-            if sizes not in done:
-                found = errors(sizes)
-                values = (*sizes, distance(found), *(round(value, 4) for value in found))
+            if (*sizes, replicates) not in done:
+                found = errors(sizes, replicates)
+                values = (*sizes, replicates, distance(found), *(round(value, 4) for value in found))
                 file.write(dict(zip(COLUMNS, values, strict=True)))
     for row in sorted(read_rows(PATH), key=lambda row: float(row["distance"]))[:10]:
         print({name: round(float(value), 3) for name, value in row.items()})

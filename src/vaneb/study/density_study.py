@@ -146,7 +146,9 @@ def density_rows(job: Job) -> Iterator[Row]:
     draws = max(2, DRAWS // k)
     for name in job["estimators"]:
         # Draws of its own, so that a row does not depend on which others are still missing.
-        rng = np.random.default_rng(np.random.SeedSequence(job["seed"], spawn_key=(*key, ESTIMATORS.index(name))))
+        rng = np.random.default_rng(
+            np.random.SeedSequence(job["seed"], spawn_key=(*key, ESTIMATORS.index(name)))
+        )
         row: Row = dict.fromkeys(COLUMNS)
         row.update({each: job[each] for each in KEYS if each != "estimator"})
         row.update(estimator=name, van_trees=van_trees, upper=upper)

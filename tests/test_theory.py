@@ -270,6 +270,34 @@ def test_the_exact_scores_root_is_within_its_bound() -> None:
     bound = theory.score_root_bound(atom, share, estimates, n, covariance, bounds)
     assert bound.valid[0]
     assert 0 < abs(exact[0] - atom[0, 0]) <= bound.distance[0]
+    settled = theory.settled_points(atom + 0.1, share, estimates, n, covariance)
+    assert_allclose(settled.fixed, atom, rtol=1e-10)
+    assert_allclose(settled.root[0], exact, rtol=1e-10)
+
+
+def test_observed_contraction_is_that_of_the_first_moves() -> None:
+    def variance(points: np.ndarray, client: int) -> np.ndarray:
+        return 1 + 0.25 * np.sin(points + client)
+
+    covariance = callable_covariance(variance, K, 2, diagonal=True)
+    share = np.full((K, 1), 1 / K)
+    places = [ATOMS[:1]]
+    for _ in range(2):
+        places.append(theory.frozen_map(places[-1], share, ESTIMATES, N, covariance))
+    moves = [np.linalg.norm(b - a) for a, b in zip(places, places[1:], strict=False)]  # noqa: RUF007
+    settled = theory.settled_points(ATOMS[:1], share, ESTIMATES, N, covariance)
+    assert_allclose(settled.rate[0], moves[1] / moves[0])
+    bounds = theory.covariance_bounds(covariance, np.concatenate([ESTIMATES, ATOMS]))
+    assert settled.rate[0] < theory.contraction(share, ESTIMATES, N, bounds).constant[0]
+
+    def score(a: np.ndarray) -> np.ndarray:
+        def mean_log_density(at: np.ndarray) -> float:
+            return float(gaussian_likelihood(ESTIMATES, N, covariance).log_likelihood(at[None])[:, 0].mean())
+
+        step = 1e-5 * np.eye(2)
+        return np.array([(mean_log_density(a + s) - mean_log_density(a - s)) / 2e-5 for s in step])
+
+    assert_allclose(score(settled.root[0]), 0, atol=1e-5)
 
 
 def test_no_bound_where_the_map_may_not_contract() -> None:

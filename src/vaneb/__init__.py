@@ -37,7 +37,7 @@ _HOME = {
 }
 
 #: Modules that ``import vaneb`` alone makes known; each is imported when it is first used.
-_MODULES = ("covariance", "datasets", "fl", "grouped", "local", "report", "study", "theory")
+_MODULES = ("covariance", "datasets", "fl", "grouped", "local", "paper", "report", "study", "theory")
 
 __all__ = [
     "NPEB",

@@ -27,6 +27,7 @@ class Subject(StrEnum):
     POISSON = "poisson"
     ALL = "all"
     THEORY = "theory"
+    DENSITY = "density"
     PRIOR = "prior"
 
 
@@ -42,8 +43,9 @@ def study(
     scenario: Annotated[
         Subject,
         typer.Argument(
-            help="A scenario, all three of them, the theory's rates, or only the picture of the prior.",
-            metavar="quadratic|logistic|poisson|all|theory|prior",
+            help="A scenario, all three of them, the theory's rates, the theory's bounds for a prior with a "
+            "density, or only the picture of the prior.",
+            metavar="quadratic|logistic|poisson|all|theory|density|prior",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; made if it is not there.")],
@@ -68,6 +70,9 @@ def study(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all replicates.", min=0)] = 0,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's own six estimators, to the letter, on its curves.")
+    ] = False,
     form: Annotated[str, typer.Option("--format", help="Of the figures: png, svg or pdf.")] = "png",
     report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
@@ -82,22 +87,31 @@ def study(
             if text is not None
         }
         check_page(report)
-        if scenario in (Subject.THEORY, Subject.PRIOR) and estimators is not None:
+        rates = scenario in (Subject.THEORY, Subject.DENSITY)
+        if (rates or scenario == Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
+        if rates and paper:
+            raise InvalidOption(f"--paper does not go with {scenario.value}: leave it out")
+        if scenario == Subject.DENSITY and report is not None:
+            raise InvalidOption("--report does not go with density: its table is density.md in the folder")
         make_folder(out)
         if scenario == Subject.PRIOR:
             from vaneb.study.figures import draw_prior
+            from vaneb.study.sweep import mode
 
-            draw_prior(out / f"prior.{form}")
+            draw_prior(out / f"prior.{form}", mode(paper).prior)
         elif scenario == Subject.THEORY:
             _theory(out, form, replicates, workers, seed, numbers, quiet)
+        elif scenario == Subject.DENSITY:
+            _density(out, replicates, workers, seed, numbers, quiet)
         else:
             names = None if estimators is None else [name.strip() for name in estimators.split(",")]
-            _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, quiet)
+            _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, paper, quiet)
         if report is not None:
             from vaneb.report import curves_content, study_content, write_page
 
-            write_page(report, curves_content() if scenario == Subject.PRIOR else study_content(out))
+            content = curves_content(paper) if scenario == Subject.PRIOR else study_content(out, paper)
+            write_page(report, content)
 
 
 def _scenarios(
@@ -110,17 +124,17 @@ def _scenarios(
     seed: int,
     names: list[str] | None,
     numbers: dict[str, list[int]],
+    paper: bool,
     quiet: bool,
 ) -> None:
     from vaneb.files import write_atomically
-    from vaneb.study.estimators import ESTIMATORS
     from vaneb.study.figures import draw_sweeps
     from vaneb.study.rows import read_rows
     from vaneb.study.scenarios import SCENARIOS
     from vaneb.study.sweep import cells, run_sweep
     from vaneb.study.tables import as_table
 
-    path = out / "replicates.csv"
+    path = out / ("paper.csv" if paper else "replicates.csv")
     chosen = list(SCENARIOS) if scenario == Subject.ALL else [scenario.value]
     wanted = cells(chosen, sweep.value, **numbers)
     _saved(
@@ -130,19 +144,29 @@ def _scenarios(
             path,
             wanted,
             replicates=replicates,
-            estimators=list(ESTIMATORS) if names is None else names,
+            estimators=names,
             seed=seed,
             workers=workers,
             progress=progress,
+            paper=paper,
         ),
     )
     rows = read_rows(path)
+    prefix = "paper-" if paper else ""
     for each in sorted({row["scenario"] for row in rows}):
-        draw_sweeps(rows, each, out / f"{each}.{form}")
+        draw_sweeps(rows, each, out / f"{prefix}{each}.{form}")
     for suffix, kind in (("md", "markdown"), ("csv", "csv")):
-        write_atomically(out / f"table.{suffix}", (as_table(rows, kind).rstrip() + "\n").encode())
+        write_atomically(out / f"{prefix}table.{suffix}", (as_table(rows, kind).rstrip() + "\n").encode())
+    if paper:
+        from vaneb.study.statements import as_markdown, in_short, verdicts
+
+        write_atomically(out / "paper-statements.md", (as_markdown(rows) + "\n").encode())
     if not quiet:
         print(as_table([row for row in rows if row["scenario"] in chosen]))
+        if paper:
+            print()
+            for text, findings in verdicts(rows).items():
+                print(in_short(text, findings))
 
 
 def _theory(
@@ -170,6 +194,33 @@ def _theory(
     draw_theory(rows, out / f"theory.{form}")
     table = slopes_as_markdown(slopes(rows))
     write_atomically(out / "theory.md", (table + "\n").encode())
+    if not quiet:
+        print(table)
+
+
+def _density(
+    out: Path, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
+) -> None:
+    from vaneb.files import write_atomically
+    from vaneb.study.density_study import CLIENTS, N, as_markdown, run_density
+    from vaneb.study.rows import read_rows
+
+    path = out / "density.csv"
+    _saved(
+        path,
+        quiet,
+        lambda progress: run_density(
+            path,
+            replicates=replicates,
+            seed=seed,
+            workers=workers,
+            clients=numbers.get("clients", CLIENTS),
+            n=numbers.get("n_min", N),
+            progress=progress,
+        ),
+    )
+    table = as_markdown(read_rows(path))
+    write_atomically(out / "density.md", (table + "\n").encode())
     if not quiet:
         print(table)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vaneb.fl.results import RESULTS
-from vaneb.report.study import REPLICATES, THEORY, study_content
+from vaneb.report.study import PAPER, REPLICATES, THEORY, study_content
 from vaneb.report.train import train_content
 
 
@@ -17,12 +17,14 @@ def content_of_folder(folder: Path) -> dict[str, Any]:
     """
     if any((folder / name).exists() for name in (REPLICATES, THEORY)):
         return study_content(folder)
+    if (folder / PAPER).exists():
+        return study_content(folder, paper=True)
     return train_content(folder)
 
 
 def last_change(folder: Path) -> int:
     """Newest modification time of what a page is made from, in nanoseconds; 0 where there is nothing."""
-    names = (REPLICATES, THEORY, RESULTS, "stages/*/manifest.json", "stages/*/info.npz")
+    names = (REPLICATES, PAPER, THEORY, RESULTS, "stages/*/manifest.json", "stages/*/info.npz")
     times = [0]
     for pattern in names:
         for path in folder.glob(pattern):

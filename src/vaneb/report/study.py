@@ -16,23 +16,24 @@ from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.rows import read_rows
 from vaneb.study.tables import HEADER, ORACLE, Summary, as_csv, summarise
 
-REPLICATES, THEORY = "replicates.csv", "theory.csv"
+REPLICATES, PAPER, THEORY = "replicates.csv", "paper.csv", "theory.csv"
 #: An estimator further than this from the best of its panel is cut off by the frame.
 OFF_SCALE = 3.0
 ALONG = {"clients": "clients K", "n_min": "smallest sample size n_min"}
 
 
-def study_content(folder: Path) -> dict[str, Any]:
-    """Everything that ``vaneb study ... -o FOLDER`` has left there so far."""
-    rows, theory = read_rows(folder / REPLICATES), read_rows(folder / THEORY)
+def study_content(folder: Path, paper: bool = False) -> dict[str, Any]:
+    """Everything that ``vaneb study ... -o FOLDER`` has left there so far, with ``--paper`` or without."""
+    rows = read_rows(folder / (PAPER if paper else REPLICATES))
+    theory = [] if paper else read_rows(folder / THEORY)
     if not rows and not theory:
         raise InvalidOption(f"{folder}: no results of `vaneb study` there yet.")
     lines = summarise(rows)
     return {
         "kind": "study",
-        "title": f"Simulation study: {folder.resolve().name}",
+        "title": f"Simulation study{', paper mode' if paper else ''}: {folder.resolve().name}",
         "sentence": _sentence(rows, lines, theory),
-        "notes": _notes(rows, lines),
+        "notes": _notes(rows, lines) + (_statements(rows) if paper else []),
         "estimators": [name for name in ESTIMATORS if any(line.estimator == name for line in lines)],
         "scenarios": [_scenario(name, lines) for name in dict.fromkeys(line.cell.scenario for line in lines)],
         "table": {
@@ -83,6 +84,13 @@ def _notes(rows: Sequence[Any], lines: Sequence[Summary]) -> list[str]:
     if above:
         notes.append(f"{above:,} of {len(rows):,} fits stopped above the tolerance of their certificate.")
     return notes
+
+
+def _statements(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Which of the paper's statements hold."""
+    from vaneb.study.statements import in_short, verdicts
+
+    return [in_short(text, findings) for text, findings in verdicts(rows).items()]
 
 
 def _scenario(name: str, lines: Sequence[Summary]) -> dict[str, Any]:
@@ -156,11 +164,12 @@ def _error(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.2f}"
 
 
-def curves_content() -> dict[str, Any]:
+def curves_content(paper: bool = False) -> dict[str, Any]:
     """The prior of the study, five curves in space, with 400 clients drawn from it."""
-    from vaneb.study.prior_curves import CURVES, FiveCurves
+    from vaneb.study.prior_curves import CURVES
+    from vaneb.study.sweep import mode
 
-    prior = FiveCurves()
+    prior = mode(paper).prior
     atoms, weights = prior.atoms(60)
     clients = prior.sample(400, np.random.default_rng(0))
     shares = ", ".join(f"{name} {w:g}" for name, w in zip(CURVES, prior.weights, strict=True))

@@ -4,7 +4,8 @@
     vaneb          VANEB as a user gets it by default: the clients' exact likelihood where there are rows,
                    the variance function in the quadratic scenario
     vaneb-reports  the certified NPMLE on Gaussian reports with their covariance function; a few may be off
-    algorithm-1    the paper's Algorithm 1 on the same reports
+    algorithm-1    pseudo-EM as in the paper's Algorithm 1 on the same reports, from a start that keeps atoms
+                   from running off; to the letter it is in ``vaneb.study.paper_mode``
     npeb           the NPMLE with every covariance fixed at the reported one (quadratic: sample variances)
     adamix         Gaussian mixture prior with MAP shrinkage, from the same reports as npeb
     fedavg         one average for everybody
@@ -17,7 +18,7 @@ precision; they get that client's penalised estimate, which is kinder to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -157,7 +158,7 @@ def vaneb_reports(clients: Clients) -> Estimated:
 
 
 def algorithm_1(clients: Clients) -> Estimated:
-    """The paper's Algorithm 1 on Gaussian reports."""
+    """Pseudo-EM on Gaussian reports, from our own start."""
     return _personalised(models.VANEB(solver="pseudo-em", smooth="off"), clients.reports)
 
 
@@ -190,9 +191,9 @@ ESTIMATORS: dict[str, Callable[[Clients], Estimated]] = {
 }
 
 
-def check_estimators(names: tuple[str, ...]) -> tuple[str, ...]:
-    """``names``, in the order of ``ESTIMATORS``, if all are known."""
+def check_estimators(names: tuple[str, ...], known: Collection[str] = tuple(ESTIMATORS)) -> tuple[str, ...]:
+    """``names``, in the order of ``known``, if all are."""
     for name in names:
-        if name not in ESTIMATORS:
-            raise InvalidOption(f"estimator {name!r} is unknown; choose among {', '.join(ESTIMATORS)}")
-    return tuple(name for name in ESTIMATORS if name in names)
+        if name not in known:
+            raise InvalidOption(f"estimator {name!r} is unknown; choose among {', '.join(known)}")
+    return tuple(name for name in known if name in names)

@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.study.prior_curves import FiveCurves
 from vaneb.study.rows import Row, appending, read_rows
-from vaneb.study.scenarios import SCENARIOS
+from vaneb.study.scenarios import SCENARIOS, Sample
 from vaneb.study.workers import Job, run_jobs
 
 if TYPE_CHECKING:
     from vaneb.estimators import PointEstimates
     from vaneb.posterior import Posterior
-    from vaneb.study.estimators import Clients
+    from vaneb.study.estimators import Clients, Estimated
 
 Array = NDArray[np.float64]
 
@@ -78,13 +79,33 @@ def generator(cell: Cell, replicate: int, seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
+class Mode(NamedTuple):
+    """Whose estimators: ours, or the paper's."""
+
+    prior: FiveCurves
+    clients: Callable[[Sample, FiveCurves], Clients]
+    estimators: dict[str, Callable[[Clients], Estimated]]
+
+
+def mode(paper: bool) -> Mode:
+    """The paper's estimators and curves, or ours."""
+    if paper:
+        from vaneb.study.paper_mode import CURVES, PAPER_ESTIMATORS, PaperClients
+
+        return Mode(CURVES, PaperClients, PAPER_ESTIMATORS)
+    from vaneb.study.estimators import ESTIMATORS, Clients
+
+    return Mode(FiveCurves(), Clients, ESTIMATORS)
+
+
 def replicate_rows(job: Job) -> Iterator[Row]:
     """One row per estimator of one replicate, as each is finished."""
-    from vaneb.study.estimators import Clients
     from vaneb.study.scenarios import simulate
 
     cell = Cell(job["scenario"], job["clients"], job["n_min"])
-    clients = Clients(simulate(*cell, generator(cell, job["replicate"], job["seed"])))
+    prior, make_clients, estimators = mode(job["paper"])
+    sample = simulate(*cell, generator(cell, job["replicate"], job["seed"]), prior)
+    clients = make_clients(sample, prior)
     begin = time.process_time()
     flagged = clients.flagged  # makes the local fits, which all estimators share
     fitting = time.process_time() - begin
@@ -92,24 +113,22 @@ def replicate_rows(job: Job) -> Iterator[Row]:
         yield {
             **{key: job[key] for key in KEYS if key != "estimator"},
             "estimator": name,
-            **measure(name, clients, fitting if name == "local" else 0.0),
+            **measure(estimators[name], clients, fitting if name == "local" else 0.0),
             "flagged": flagged,
         }
 
 
-def measure(name: str, clients: Clients, seconds: float = 0.0) -> Row:
+def measure(estimator: Callable[[Clients], Estimated], clients: Clients, seconds: float = 0.0) -> Row:
     """How an estimator does: the ``MEASURED`` columns but ``flagged``.
 
     CPU seconds are those of fit and posterior means, plus ``seconds``: the local fits are all that ``local``
     costs, and no part of what the others do.
     """
-    from vaneb.study.estimators import ESTIMATORS
-
     row: Row = dict.fromkeys(MEASURED)
     truth = clients.sample.theta
     begin = time.process_time()
     try:
-        estimated = ESTIMATORS[name](clients)
+        estimated = estimator(clients)
         rmse = float(np.sqrt(np.mean(np.sum((estimated.mean - truth) ** 2, axis=1))))
         if not np.isfinite(rmse):
             raise FloatingPointError("the estimates are not finite")
@@ -137,20 +156,23 @@ def run_sweep(
     wanted: Sequence[Cell],
     *,
     replicates: int,
-    estimators: Sequence[str],
+    estimators: Sequence[str] | None = None,
     seed: int = 0,
     workers: int = 1,
     progress: Progress | None = None,
+    paper: bool = False,
 ) -> None:
     """Append to ``path`` the rows of ``wanted`` that it does not have yet.
 
-    Replicates come before cells: cut short, all cells have about as many.
+    Replicates come before cells: cut short, all cells have about as many.  ``estimators`` are all by default;
+    ``paper``: the paper's, on its curves.
     """
     from vaneb.study.estimators import check_estimators
 
     if replicates < 1:
         raise InvalidOption(f"replicates: at least 1 is needed, not {replicates}")
-    names = check_estimators(tuple(estimators))
+    known = mode(paper).estimators
+    names = tuple(known) if estimators is None else check_estimators(tuple(estimators), known)
     present = {tuple(row[key] for key in KEYS) for row in checked_rows(path, COLUMNS, seed)}
     jobs = []
     for replicate in range(replicates):
@@ -162,6 +184,7 @@ def run_sweep(
                     {
                         "kind": "replicate",
                         "title": f"{cell.scenario} K={cell.clients} n={cell.n_min} #{replicate + 1}",
+                        "paper": paper,
                         **cell._asdict(),
                         "replicate": replicate,
                         "seed": seed,

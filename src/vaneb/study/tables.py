@@ -17,7 +17,7 @@ Rows = Sequence[dict[str, str]]
 ORACLE = "oracle"
 HEADER = (
     *("scenario", "K", "n_min", "estimator", "replicates", "failed"),
-    *("RMSE", "s.e.", "to oracle", "coverage", "CPU s", "best"),
+    *("RMSE", "s.e.", "median", "to oracle", "coverage", "CPU s", "best"),
 )
 
 
@@ -29,6 +29,7 @@ class Summary:
     ----------
     replicates, failed : replicates with an RMSE, and those that ended without one.
     rmse, error : mean over replicates, and its standard error (NaN from a single one).
+    median : over replicates, which one replicate that has run off does not move.
     ratio : mean RMSE over the oracle's mean RMSE on the same replicates; NaN where it was not run.
     coverage : mean coverage of the 90% intervals; NaN for methods without.
     seconds : median of the CPU seconds.
@@ -41,6 +42,7 @@ class Summary:
     failed: int
     rmse: float
     error: float
+    median: float
     ratio: float
     coverage: float
     seconds: float
@@ -95,6 +97,7 @@ def _summary(cell: Cell, name: str, rows: Rows, oracle: dict[int, float]) -> Sum
         len(rows) - len(values),
         _mean(list(values.values())),
         spread / np.sqrt(max(len(values), 1)),
+        float(np.median(list(values.values()))) if values else float("nan"),
         _mean([values[i] for i in both]) / reference,
         _mean([float(row["coverage"]) for row in rows if row["coverage"]]),
         float(np.median([float(row["cpu_seconds"]) for row in rows])),
@@ -126,6 +129,7 @@ def _cells_of_line(line: Summary, mark: str = "*") -> list[str]:
         str(line.failed),
         number(line.rmse, ".4f"),
         number(line.error, ".4f"),
+        number(line.median, ".4f"),
         number(line.ratio, ".3f"),
         number(line.coverage, ".3f"),
         number(line.seconds, ".2f"),

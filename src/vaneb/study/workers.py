@@ -41,8 +41,18 @@ def _theory(job: Job) -> Iterator[Row]:
     return theory_rows(job)
 
 
+def _density(job: Job) -> Iterator[Row]:
+    from vaneb.study.density_study import density_rows
+
+    return density_rows(job)
+
+
 #: Name of a job -> function that makes its rows.
-JOBS: dict[str, Callable[[Job], Iterator[Row]]] = {"replicate": _replicate, "theory": _theory}
+JOBS: dict[str, Callable[[Job], Iterator[Row]]] = {
+    "replicate": _replicate,
+    "theory": _theory,
+    "density": _density,
+}
 
 
 def run_jobs(jobs: Sequence[Job], workers: int) -> Generator[tuple[Job, Row | None], None, None]:

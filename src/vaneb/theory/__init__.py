@@ -24,11 +24,13 @@ from vaneb.theory.bounds import (
 from vaneb.theory.fixed_points import (
     Contraction,
     ScoreRootBound,
+    SettledPoints,
     contraction,
     frozen_map,
     geometric_median,
     ridgeline_point,
     score_root_bound,
+    settled_points,
     shares,
 )
 from vaneb.theory.optimality import (
@@ -59,6 +61,7 @@ __all__ = [
     "GridBudget",
     "Risk",
     "ScoreRootBound",
+    "SettledPoints",
     "average_hellinger",
     "contraction",
     "covariance_bounds",
@@ -77,6 +80,7 @@ __all__ = [
     "ridgeline_point",
     "risk_decomposition",
     "score_root_bound",
+    "settled_points",
     "shares",
     "smallest_enlargement",
     "support_radius",

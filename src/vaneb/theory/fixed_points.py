@@ -93,6 +93,70 @@ def geometric_median(points: Array, weights: Array, *, tol: float = 1e-10, itera
     return u
 
 
+class SettledPoints(NamedTuple):
+    """Where atoms end when the shares of clients in them are held fixed, (m, d) each."""
+
+    fixed: Array
+    """a_j*, the fixed points of ``frozen_map``."""
+    root: Array
+    """a_j0*, roots of the exact score sum_k w_kj s_k(a), the nearest that scoring steps find."""
+    rate: Array
+    """(m,), ratio of the first two moves of ``frozen_map``: how fast it contracts, as observed."""
+
+
+def settled_points(
+    atoms: Array,
+    share: Array,
+    estimates: Array,
+    n: Array,
+    covariance: DiagonalCovariance,
+    *,
+    iterations: int = 200,
+) -> SettledPoints:
+    """Fixed points of Algorithm 1's move, and roots of the exact score near them, shares (K, m) held fixed.
+
+    The exact score of a client, with v_i the variances of one row and e = theta_hat_k - a,
+
+        s_k(a)_l = n_k e_l / v_l + 1/2 sum_i (n_k e_i^2 / v_i - 1) d log v_i / d a_l,
+
+    is followed by scoring, its expected information n_k / v_l + 1/2 sum_i (d log v_i / d a_l)^2.
+    """
+    first = frozen_map(atoms, share, estimates, n, covariance)
+    fixed = frozen_map(first, share, estimates, n, covariance)
+    moved = np.linalg.norm(first - atoms, axis=1)
+    rate = np.linalg.norm(fixed - first, axis=1) / np.where(moved > 0, moved, 1.0)
+    for _ in range(iterations):
+        fixed, before = frozen_map(fixed, share, estimates, n, covariance), fixed
+        if np.abs(fixed - before).max() < 1e-12:
+            break
+    root = fixed
+    for _ in range(iterations):
+        step = _scoring_step(root, share, estimates, n, covariance)
+        root = root + step
+        if np.abs(step).max() < 1e-12:
+            break
+    return SettledPoints(fixed, root, rate)
+
+
+def _scoring_step(
+    atoms: Array, share: Array, estimates: Array, n: Array, covariance: DiagonalCovariance
+) -> Array:
+    m, d = atoms.shape
+    score, information = np.zeros((m, d)), np.zeros((m, d, d))
+    for rows in blocks(covariance.n_clients, m * d * d):
+        own, weight = covariance.take(rows), share[rows]
+        precision = own.precision(atoms[None])
+        log_variance = -own.precision_gradient(atoms[None]) / precision[..., None]
+        difference = estimates[rows, None] - atoms
+        weighted = n[rows, None, None] * precision
+        surplus = weighted * difference**2 - 1
+        each = weighted * difference + 0.5 * np.einsum("kmi,kmil->kml", surplus, log_variance)
+        score += np.einsum("km,kml->ml", weight, each)
+        information += 0.5 * np.einsum("km,kmil,kmih->mlh", weight, log_variance, log_variance, optimize=True)
+        information += np.einsum("km,kmi->mi", weight, weighted)[..., None] * np.eye(d)
+    return np.asarray(np.linalg.solve(information, score[..., None])[..., 0])
+
+
 class Contraction(NamedTuple):
     """How fast Algorithm 1 settles at each of m atoms, (m,) each."""
 

@@ -85,9 +85,9 @@ class VANEB(Estimator):
     Parameters
     ----------
     population : "auto", "mixture", "gaussian" or "discrete"
-        "mixture": a posterior over mixtures of any number of Gaussian groups, one included; what "auto" takes.
-        "gaussian": a posterior over single Gaussians.  "discrete": the nonparametric maximum likelihood
-        estimate, atoms with a certificate.
+        "mixture": a posterior over mixtures of any number of Gaussian groups, one included; what "auto"
+        takes. "gaussian": a posterior over single Gaussians.  "discrete": the nonparametric maximum
+        likelihood estimate, atoms with a certificate.
     solver : "certified", "pseudo-em" or "grid"
         How a discrete population is fitted; naming one asks for a discrete population.  "certified": atoms
         and weights until the gap is below ``tol``.  "pseudo-em": the paper's Algorithm 1.  "grid": weights
@@ -192,7 +192,9 @@ class VANEB(Estimator):
                 'smooth is gone: write population="discrete" for smooth="off" or 0, and nothing for "auto"'
             )
         if self.population not in POPULATIONS:
-            raise InvalidOption(f"population must be one of {', '.join(POPULATIONS)}, not {self.population!r}")
+            raise InvalidOption(
+                f"population must be one of {', '.join(POPULATIONS)}, not {self.population!r}"
+            )
         if self.solver is not None and self.solver not in SOLVERS:
             raise InvalidOption(f"solver must be one of {', '.join(SOLVERS)}, not {self.solver!r}")
         if self.solver is not None and self.kind != "discrete":
@@ -287,7 +289,9 @@ class NPEB(Estimator):
         self.seed = seed
 
     def fit(self, clients: Any) -> Self:
-        self.model_ = VANEB(population="discrete", tol=self.tol, seed=self.seed).fit(fixed_covariance(clients))
+        self.model_ = VANEB(population="discrete", tol=self.tol, seed=self.seed).fit(
+            fixed_covariance(clients)
+        )
         self.prior_, self.certificate_ = self.model_.prior_, self.model_.certificate_
         return self
 

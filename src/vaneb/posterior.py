@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -57,7 +57,8 @@ class Summary(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """From the posterior of the Gaussian views to that of the clients, coordinate by coordinate, (K, d) each."""
+    """From the posterior of the Gaussian views to that of the clients, coordinate by coordinate, (K, d)
+    each."""
 
     before: Array
     after: Array
@@ -129,7 +130,8 @@ class Posterior:
         arguments, prior = self._gaussian(rows), self.prior
         k, d = arguments[0].shape
         made = Summary(np.empty(k), np.empty((k, d)), np.empty((k, d, d)), np.empty(k))
-        kernels.posterior_moments(*arguments, prior.starts, prior.shared, *made)
+        moments: Any = kernels.posterior_moments
+        moments(*arguments, prior.starts, prior.shared, *made)
         return made._replace(log_marginal=made.log_marginal + self._view.constant[rows])
 
     def _of_atoms(self, rows: slice) -> Summary:
@@ -233,7 +235,8 @@ class Posterior:
         arguments = self._gaussian(rows)
         k, m, d = len(arguments[0]), *prior.atoms.shape
         made = Pieces(np.empty((k, m)), np.empty((k, m, d)), np.empty((k, m, d)))
-        kernels.posterior_components(*arguments, prior.starts, *made)
+        components: Any = kernels.posterior_components
+        components(*arguments, prior.starts, *made)
         return made
 
     def _pieces(self, rows: slice) -> Pieces:
@@ -291,7 +294,9 @@ class Posterior:
             return np.stack([self.mean + ndtri(p) * self.sd for p in probabilities])
 
         def block(rows: slice) -> Array:
-            return quantiles_of_block(*self._pieces(rows), self.mean[rows], self.sd[rows], np.array(probabilities))
+            return quantiles_of_block(
+                *self._pieces(rows), self.mean[rows], self.sd[rows], np.array(probabilities)
+            )
 
         found = np.concatenate(list(map_blocks(block, len(self), self._size)), axis=1)
         if not self._exact:

@@ -145,9 +145,10 @@ class Prior:
         values, vectors = np.linalg.eigh(unit)
         half = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         upper = np.linalg.qr(np.swapaxes(half, 1, 2), mode="r")
-        lower = np.swapaxes(upper, 1, 2) * np.sign(np.where(np.diagonal(upper, axis1=1, axis2=2) < 0, -1.0, 1.0))[
-            :, None, :
-        ]
+        lower = (
+            np.swapaxes(upper, 1, 2)
+            * np.sign(np.where(np.diagonal(upper, axis1=1, axis2=2) < 0, -1.0, 1.0))[:, None, :]
+        )
         return np.ascontiguousarray(scale[:, :, None] * lower)
 
     @cached_property
@@ -249,7 +250,9 @@ class Prior:
         wire = self.to_wire()
         lists = ("atoms", "covariances", "atom_variances")
         columns = {name: wire.pop(name) for name in (*lists, "weights", "draw")}
-        flat = {k: [np.ravel(row).tolist() for row in v] if k in lists else v for k, v in columns.items() if v}
+        flat = {
+            k: [np.ravel(row).tolist() for row in v] if k in lists else v for k, v in columns.items() if v
+        }
         return pa.table(flat).replace_schema_metadata({"vaneb": json.dumps(wire)})
 
     @classmethod
@@ -257,7 +260,9 @@ class Prior:
         """Read what ``save`` wrote."""
         path = Path(path)
         try:
-            wire = _wire_of_parquet(path) if path.suffix == ".parquet" else json.loads(path.read_text("utf-8"))
+            wire = (
+                _wire_of_parquet(path) if path.suffix == ".parquet" else json.loads(path.read_text("utf-8"))
+            )
         except FileNotFoundError:
             raise InvalidReport(f"no file {path}: give one that --prior-out or Prior.save wrote") from None
         except (ValueError, KeyError, RecursionError, OSError) as error:
@@ -285,7 +290,9 @@ def _checked_draw(draw: Any, weights: Array) -> NDArray[np.intp]:
     numbers = validation.as_numbers(draw, "draw of a prior")
     whole = numbers.shape == weights.shape and (numbers == np.round(numbers)).all()
     if not whole or numbers[0] != 0 or not np.isin(np.diff(numbers), (0, 1)).all():
-        raise InvalidReport("draw of a prior: expected whole numbers from 0, ascending, one for each component")
+        raise InvalidReport(
+            "draw of a prior: expected whole numbers from 0, ascending, one for each component"
+        )
     index = numbers.astype(np.intp)
     totals = np.bincount(index, weights)
     if not np.allclose(totals, 1 / len(totals), rtol=1e-6):

@@ -1,9 +1,9 @@
 """Quantiles of each client's posterior, coordinate by coordinate.
 
-A coordinate's posterior is a mixture of normals, sum_j r_kj N(m_kj, v_kj), whose quantile is found by Newton's
-method kept inside a shrinking bracket.  Under a discrete prior it is a set of points, whose quantiles would
-jump from atom to atom; there ``Posterior`` uses the normal quantile with the posterior's mean and standard
-deviation.
+A coordinate's posterior is a mixture of normals, sum_j r_kj N(m_kj, v_kj), whose quantile is found by
+Newton's method kept inside a shrinking bracket.  Under a discrete prior it is a set of points, whose
+quantiles would jump from atom to atom; there ``Posterior`` uses the normal quantile with the posterior's
+mean and standard deviation.
 """
 
 from __future__ import annotations

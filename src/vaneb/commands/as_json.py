@@ -58,6 +58,7 @@ def _fitted(model: VANEB, missed: bool) -> dict[str, Any]:
     certificate = getattr(model, "certificate_", None)
     return {
         "exit_code": int(ExitCode.NOT_CERTIFIED if missed else ExitCode.OK),
-        "population": model.prior_.to_wire(),
+        "population": {"words": str(model.prior_), **model.prior_.to_wire()},
         "certificate": certificate,
+        "sampling": getattr(model, "sampling_", None),
     }

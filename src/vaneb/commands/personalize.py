@@ -49,11 +49,32 @@ class Solver(StrEnum):
     GRID = "grid"
 
 
-class Smooth(StrEnum):
-    """Values of ``--smooth``."""
+class Population(StrEnum):
+    """Values of ``--population``."""
 
     AUTO = "auto"
-    OFF = "off"
+    MIXTURE = "mixture"
+    GAUSSIAN = "gaussian"
+    DISCRETE = "discrete"
+
+
+PopulationOption = Annotated[
+    Population,
+    typer.Option(
+        help="What the population may be: a mixture of Gaussian groups (auto), one Gaussian, or atoms."
+    ),
+]
+
+
+def refuse_smooth(value: str | None) -> None:
+    """Say what has taken the place of ``--smooth``."""
+    if value is not None:
+        raise InvalidOption(
+            f"--smooth {value}: is gone. Write --population discrete for --smooth off; leave it out for auto."
+        )
+
+
+SmoothOption = Annotated[str | None, typer.Option(hidden=True)]
 
 
 def personalize(
@@ -67,9 +88,11 @@ def personalize(
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
-    prior_out: Annotated[Path | None, typer.Option(help="Also save the fitted prior (JSON).")] = None,
+    prior_out: Annotated[
+        Path | None, typer.Option(help="Also save the population (.json, .parquet).")
+    ] = None,
     prior_in: Annotated[
-        Path | None, typer.Option(help="Use this saved prior instead of fitting one.")
+        Path | None, typer.Option(help="Use this saved population instead of fitting one.")
     ] = None,
     variance_function: Annotated[
         str | None,
@@ -78,11 +101,14 @@ def personalize(
             "poisson, binomial, normal:VARIANCE, gamma:SHAPE, negative-binomial:SIZE, squared. Needs n."
         ),
     ] = None,
-    solver: Annotated[Solver, typer.Option(help="How the prior is fitted.")] = Solver.CERTIFIED,
-    smooth: Annotated[Smooth, typer.Option(help="Gaussian spread around the atoms.")] = Smooth.AUTO,
+    population: PopulationOption = Population.AUTO,
+    solver: Annotated[
+        Solver | None, typer.Option(help="How atoms are fitted; asks for --population discrete.")
+    ] = None,
+    smooth: SmoothOption = None,
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
-    tol: Annotated[float, typer.Option(help="Largest gap of the certificate.")] = 1e-4,
-    seed: Annotated[int, typer.Option(help="Of the random starting points.", min=0)] = 0,
+    tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
+    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
     report: PageOption = None,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
@@ -90,6 +116,7 @@ def personalize(
     """Improve every client's own estimate by what the others say of the population."""
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
+        refuse_smooth(smooth)
         check_out(out, as_json)
         _check(prior_out, prior_in, report, level, tol)
         writes = {"--out": out, "--prior-out": prior_out, "--report": report}
@@ -110,7 +137,8 @@ def personalize(
         )
         with progress_bar(quiet) as progress:
             if prior is None:
-                model = VANEB(solver=solver.value, smooth=smooth.value, tol=tol, seed=seed)
+                method = None if solver is None else solver.value
+                model = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
                 model.fit(table.reports, progress=progress)
             else:
                 model = VANEB.from_prior(prior)
@@ -123,7 +151,7 @@ def personalize(
                 if out is not None:
                     write_results(stack.enter_context(writing(out)), results, posterior.names, suffix_of(out))
                 if prior_out is not None:
-                    model.prior_.save(stack.enter_context(replacing(prior_out)))
+                    model.prior_.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
                 if report is not None:
                     from vaneb.report import fit_content, page
 
@@ -145,28 +173,48 @@ def personalize(
                 complain(f"note: {note}")
             with summary_beside(out, as_json):
                 _summarise(model, posterior, time.perf_counter() - begin)
-        missed = prior is None and _missed(model)
+        missed = prior is None and promise_missed(model)
         if as_json:
             from vaneb.commands.as_json import personalize_json
 
-            print_json(personalize_json(model, posterior, results, table.notes, level, missed))
+            print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed)))
         if missed:
             complain(
-                f"warning: the fit stopped at a gap of {model.certificate_.gap:.2g}, above the tolerance "
-                f"{tol:g}. The results are written; the average log-likelihood may be that far below the "
-                "best."
+                f"warning: {missed}. The results are written; the average log-likelihood may be that far "
+                "below the best."
             )
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
 
 
-def _missed(model: VANEB) -> bool:
-    """Did the solver that promises a certificate fail to give it?
+def promise_missed(model: VANEB) -> str:
+    """What was promised and not reached, in words; "" where all is well.
 
-    Where held-out clients preferred a smoother population, nothing was promised: its gap says what a mixture
-    would gain on the clients of the fit.
+    The certified solver promises a gap.  A sampled population promises nothing but what it says of itself.
     """
-    promised = model.smooth_ is None or model.smooth_.certifies
-    return model.solver == Solver.CERTIFIED and promised and not model.certificate_.reached
+    certificate = model.certificate_
+    if certificate is None or model.solver not in (None, Solver.CERTIFIED) or certificate.reached:
+        return ""
+    return f"the fit stopped at a gap of {certificate.gap:.2g}, above the tolerance {model.tol:g}"
+
+
+def population_rows(model: VANEB) -> dict[str, str]:
+    """Lines of a summary: the population, and how well it is known."""
+    prior = model.prior_
+    spread = prior.covariance.diagonal() ** 0.5
+    names = [
+        f"{name} {m:.4g} (sd {s:.3g})" for name, m, s in zip(prior.names, prior.mean, spread, strict=True)
+    ]
+    rows = {
+        "population": str(prior),
+        "mean and sd": ", ".join(names[:6]) + (", ..." if len(names) > 6 else ""),
+    }
+    if getattr(model, "certificate_", None) is not None:
+        rows["certificate"] = str(model.certificate_)
+    elif getattr(model, "sampling_", None) is not None:
+        rows["sampling"] = str(model.sampling_)
+    else:
+        rows["certificate"] = "none, the population was given"
+    return rows
 
 
 def _check(
@@ -183,14 +231,10 @@ def _check(
 
 
 def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:
-    prior, certificate = model.prior_, getattr(model, "certificate_", None)
-    spread = "none" if prior.spread is None else " ".join(f"{v**0.5:.3g}" for v in prior.spread.diagonal())
     rows = {
         "clients": f"{len(posterior):,}",
-        "parameters": f"{prior.dimension}",
-        "atoms": f"{len(prior.weights)}",
-        "spread (sd)": spread,
-        "certificate": "none, the prior was given" if certificate is None else str(certificate),
+        "parameters": f"{model.prior_.dimension}",
+        **population_rows(model),
         "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
         "flagged clients": f"{sum(map(bool, posterior.flag)):,}",
         "seconds": f"{seconds:.1f}",

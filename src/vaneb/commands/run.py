@@ -12,7 +12,14 @@ import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
-from vaneb.commands.personalize import Smooth
+from vaneb.commands.personalize import (
+    Population,
+    PopulationOption,
+    SmoothOption,
+    population_rows,
+    promise_missed,
+    refuse_smooth,
+)
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
     TABLE_IN,
@@ -72,10 +79,13 @@ def run(
     reports_out: Annotated[
         Path | None, typer.Option(help="Also write the clients' reports, .csv or .parquet.")
     ] = None,
-    prior_out: Annotated[Path | None, typer.Option(help="Also save the fitted prior (JSON).")] = None,
+    prior_out: Annotated[
+        Path | None, typer.Option(help="Also save the population (.json, .parquet).")
+    ] = None,
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
-    smooth: Annotated[Smooth, typer.Option(help="Gaussian spread around the atoms.")] = Smooth.AUTO,
-    seed: Annotated[int, typer.Option(help="Of the random starting points.", min=0)] = 0,
+    population: PopulationOption = Population.AUTO,
+    smooth: SmoothOption = None,
+    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -86,6 +96,7 @@ def run(
     """Fit a model to every group of a table, each helped by what the others say of the population."""
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
+        refuse_smooth(smooth)
         check_out(out, as_json)
         check_page(report)
         if not 0 < level < 1:
@@ -113,7 +124,7 @@ def run(
                 test_column=test_column,
                 likelihood=likelihood.value,
                 level=level,
-                smooth=smooth.value,
+                population=population.value,
                 seed=seed,
                 progress=progress,
             )
@@ -124,7 +135,7 @@ def run(
                 if out is not None:
                     write_results(stack.enter_context(writing(out)), table, fit.names, suffix_of(out))
                 if prior_out is not None:
-                    fit.prior.save(stack.enter_context(replacing(prior_out)))
+                    fit.prior.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
                 if reports_out is not None:
                     write_reports(reports_out, fit.reports)
                 if report is not None:
@@ -138,29 +149,20 @@ def run(
                 complain(f"note: {note}")
             with summary_beside(out, as_json):
                 _summarise(fit, time.perf_counter() - begin)
-        missed = not _certified(fit)
+        missed = promise_missed(fit.model)
         if as_json:
             from vaneb.commands.as_json import run_json
 
-            print_json(run_json(fit, (*notes, *fit.notes), missed))
+            print_json(run_json(fit, (*notes, *fit.notes), bool(missed)))
         if missed:
             complain(
-                f"warning: the fit stopped at a gap of {fit.model.certificate_.gap:.2g}, above the tolerance "
-                f"{fit.model.tol:g}. The results are written; the average log-likelihood may be that far "
+                f"warning: {missed}. The results are written; the average log-likelihood may be that far "
                 "below the best."
             )
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
 
 
-def _certified(fit: GroupedFit) -> bool:
-    """Where held-out clients preferred a smoother population, no certificate was promised."""
-    promised = fit.model.smooth_ is None or fit.model.smooth_.certifies
-    return not promised or fit.model.certificate_.reached
-
-
 def _summarise(fit: GroupedFit, seconds: float) -> None:
-    prior = fit.prior
-    spread = "none" if prior.spread is None else " ".join(f"{v**0.5:.3g}" for v in prior.spread.diagonal())
     held_out = fit.held_out
     test_rows = "" if held_out is None else f" fitted, {held_out.rows:,} tested"
     rows = {
@@ -174,8 +176,7 @@ def _summarise(fit: GroupedFit, seconds: float) -> None:
     if fit.local.family.name in ("gaussian", "gamma"):
         rows["dispersion"] = f"{fit.local.family.dispersion:.5g}"
     rows |= {
-        "atoms": f"{len(prior.weights)}",
-        "spread (sd)": spread,
+        **population_rows(fit.model),
         "average shrinkage": f"{fit.posterior.shrinkage.mean():.3f}",
         "seconds": f"{seconds:.1f}",
     }

@@ -230,7 +230,10 @@ class ExactLikelihood:
         return peak - 0.5 * np.linalg.slogdet(within)[1]
 
     def at(self, points: Array) -> Array:
-        return self.constant - self._objective.terms(points, np.arange(self.n_clients))[0] / self.family.dispersion
+        return (
+            self.constant
+            - self._objective.terms(points, np.arange(self.n_clients))[0] / self.family.dispersion
+        )
 
     @cached_property
     def _objective(self) -> RowsObjective:

@@ -26,7 +26,7 @@ from vaneb.blocks import blocks
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
-from vaneb.likelihood.gaussian import ConstantGaussian, is_diagonal, LOG_2PI, mirror, neighbours_together
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, is_diagonal, mirror, neighbours_together
 from vaneb.likelihood.seam import Array, Ascent, Components
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
 

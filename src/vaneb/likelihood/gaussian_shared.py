@@ -165,7 +165,9 @@ class SharedGaussian:
 
     def at(self, points: Array) -> Array:
         variance = self._variance(points) / self.n[:, None]
-        return self._constant - 0.5 * (np.log(variance) + (self.estimates - points) ** 2 / variance).sum(axis=1)
+        return self._constant - 0.5 * (np.log(variance) + (self.estimates - points) ** 2 / variance).sum(
+            axis=1
+        )
 
     def expanded(self, points: Array | None) -> ConstantGaussian:
         from vaneb.likelihood.expansion import by_differences

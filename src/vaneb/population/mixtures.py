@@ -1,9 +1,9 @@
 """A draw of the population given sums over clients: the model, and its conditional distributions.
 
-    theta_k ~ sum_j w_j N(mu_j, S_j)                        a Dirichlet process mixture, concentration alpha
-    mu_j    ~ N(m, Omega)                                   m flat, Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
-    S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))         c_j a scale from a grid, so that groups may be tight
-    b_i     ~ Gamma(1/2, rate 1 / REACH^2)                  shared by the components
+    theta_k ~ sum_j w_j N(mu_j, S_j)             a Dirichlet process mixture, concentration alpha
+    mu_j    ~ N(m, Omega)                        m flat, Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
+    S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))    c_j a scale from a grid: groups may be tight
+    b_i     ~ Gamma(1/2, rate 1 / REACH^2)       shared by the components
 
 in units in which the population has a standard deviation of about one.  With one component and c = 1 this is
 the prior of Huang and Wand (2013): standard deviations are half-t with scale REACH, nearly flat where the
@@ -24,8 +24,7 @@ from vaneb.likelihood.seam import Array
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
 #: Gamma prior of the concentration: shape and rate.
-import os
-CONCENTRATION = (float(os.environ.get("CA",.5)), float(os.environ.get("CB",2)))
+CONCENTRATION = (0.5, 2.0)
 
 
 class Mixture(NamedTuple):
@@ -50,7 +49,7 @@ class Mixture(NamedTuple):
     concentration: float
 
 
-@njit
+@njit(cache=True)
 def _gaussian(rng, d):
     out = np.empty(d)
     for i in range(d):
@@ -58,7 +57,7 @@ def _gaussian(rng, d):
     return out
 
 
-@njit
+@njit(cache=True)
 def _bartlett(rng, d, freedom):
     """Lower triangular Z with Z Z' ~ Wishart(freedom, I)."""
     z = np.zeros((d, d))
@@ -69,20 +68,20 @@ def _bartlett(rng, d, freedom):
     return z
 
 
-@njit
+@njit(cache=True)
 def _inverse_wishart_root(rng, scale, freedom):
     """R with R R' ~ inverse Wishart(freedom, scale)."""
     root = np.linalg.cholesky(scale)
     return root @ np.ascontiguousarray(np.linalg.inv(_bartlett(rng, len(scale), freedom)).T)
 
 
-@njit
+@njit(cache=True)
 def _lower(root):
     """The lower triangular root of R R'."""
     return np.linalg.cholesky(root @ np.ascontiguousarray(root.T))
 
 
-@njit
+@njit(cache=True)
 def _picked(rng, log_p):
     p = np.exp(log_p - log_p.max())
     left = rng.random() * p.sum()
@@ -93,12 +92,12 @@ def _picked(rng, log_p):
     return len(p) - 1
 
 
-@njit
+@njit(cache=True)
 def _symmetric(matrix):
     return (matrix + matrix.T) / 2
 
 
-@njit
+@njit(cache=True)
 def _concentration(rng, old, used, n_clients):
     """Of the Dirichlet process, given that ``n_clients`` occupy ``used`` components (Escobar, West 1995)."""
     shape, rate = CONCENTRATION
@@ -108,7 +107,7 @@ def _concentration(rng, old, used, n_clients):
     return max(rng.gamma(shape + used - 1 + more, 1 / rate), 1e-3)
 
 
-@njit
+@njit(cache=True)
 def draw_population(
     rng, count, first, second, centres, roots, scales, middle, concentration, grid, spare, most
 ):
@@ -177,11 +176,12 @@ def draw_population(
     return weights, new_centres, new_roots, new_scales, used, middle, between, shape, concentration
 
 
-@njit
+@njit(cache=True)
 def draw_moves(rng, square, cross, total, product, right, shape, middle, between):
     """A stretch (d,) of all components and new centres (J, d), given how clients stand to their centres.
 
-    Components and shape are stretched together, so the prior of delta is that of the shape: N(0, REACH^2 / 2b).
+    Components and shape are stretched together, so the prior of delta is that of the shape: N(0, REACH^2 /
+    2b).
     """
     d = len(cross)
     for_delta = np.linalg.inv(square + np.diag(shape / (2 * REACH**2)))

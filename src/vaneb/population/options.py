@@ -13,7 +13,8 @@ class Options:
     ----------
     draws : populations that are kept.  More make results from two seeds more alike.
     burn : sweeps before the first one that is kept.
-    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d)^2 at most.  Where
+    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d)^2 at most.
+    Where
         these end the fit, the Monte Carlo error that was reached is told.
     accuracy : Monte Carlo standard error, in posterior standard deviations, at which a fit stops; 95% of
         clients' estimates and the population's logarithmic scale must be below it.

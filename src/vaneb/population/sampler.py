@@ -4,9 +4,9 @@ A sweep draws every client's component and theta given the population (``sweep``
 that returns sums), and then the population given the sums (``mixtures``).  It starts from more groups than
 needed, since groups that are not needed empty quickly while new ones are rarely found.
 
-Clients whose likelihood is not Gaussian are seen through the Gaussian that touches it at a likely theta.  What
-is drawn under that Gaussian is a proposal, accepted with probability min(1, ratio' / ratio), where ratio is
-the likelihood over the Gaussian: so the draws are exact.
+Clients whose likelihood is not Gaussian are seen through the Gaussian that touches it at a likely theta.
+What is drawn under that Gaussian is a proposal, accepted with probability min(1, ratio' / ratio), where
+ratio is the likelihood over the Gaussian: so the draws are exact.
 
 Random numbers belong to clients by their rank among all estimates, not by their place in the table: another
 order of clients gives the same populations.
@@ -139,7 +139,15 @@ class _Chain:
         centres = 0.5 * near[self.rng.choice(self.n, many)] if many > 1 else near.mean(axis=0, keepdims=True)
         roots = np.tile(np.eye(d) * (0.5 if many > 1 else 1.0), (many, 1, 1))
         return Mixture(
-            np.full(many, 1 / many), centres, roots, np.ones(many), many, np.zeros(d), np.eye(d), np.ones(d), 0.3
+            np.full(many, 1 / many),
+            centres,
+            roots,
+            np.ones(many),
+            many,
+            np.zeros(d),
+            np.eye(d),
+            np.ones(d),
+            0.3,
         )
 
     def step(self, population: Mixture, rows: slice) -> Mixture:
@@ -152,8 +160,10 @@ class _Chain:
         self.sweeps += 1
         x, precision = self.x[rows], self.precision[rows]
         component, theta = self._draw_clients(population, rows)
-        sums = _added(lambda part: Sums(*kernels.add_up(component[part], theta[part], len(population.weights))), len(x))
-        order = np.argsort(-sums.count, kind="stable")
+        sums = _added(
+            lambda part: Sums(*kernels.add_up(component[part], theta[part], len(population.weights))), len(x)
+        )
+        order = np.argsort(-sums.clients, kind="stable")
         drawn = Mixture(
             *draw_population(
                 self.rng, *sums, population.centres, population.roots, population.scales, population.middle,
@@ -180,9 +190,7 @@ class _Chain:
             self.theta[rows], self.log_ratio[rows] = now, log_ratio
         drawn.centres[: drawn.occupied] = moved
         signs = np.sign(stretch)
-        return drawn._replace(
-            roots=stretch[:, None] * drawn.roots * signs, shape=drawn.shape * stretch**2
-        )
+        return drawn._replace(roots=stretch[:, None] * drawn.roots * signs, shape=drawn.shape * stretch**2)
 
     def _draw_clients(self, population: Mixture, rows: slice) -> tuple[NDArray[np.int64], Array]:
         """Components and thetas of some of the clients."""
@@ -268,7 +276,7 @@ class _Chain:
         """The 95% point of the clients' Monte Carlo errors, from batches of the populations kept."""
         rows = slice(0, self.n, max(1, self.n // WATCHED))
         x, precision = np.ascontiguousarray(self.x[rows]), np.ascontiguousarray(self.precision[rows])
-        means, totals = [], 0.0
+        means, totals = [], np.zeros(x.shape)
         for batch in np.array_split(np.arange(len(kept)), BATCHES):
             some = [kept[i] for i in batch]
             starts = np.concatenate([[0], np.cumsum([len(one.weights) for one in some])])

@@ -1,11 +1,13 @@
 """One step over clients: a map that returns sums.
 
-Clients are seen as Gaussian reports in information form, theta_hat_k with precision P_k, which may be singular.
-Within component j, theta = mu_j + L_j eta with eta ~ N(0, I) and S_j = L_j L_j', so that with e = theta_hat - mu_j
+Clients are seen as Gaussian reports in information form, theta_hat_k with precision P_k, which may be
+singular. Within component j, theta = mu_j + L_j eta with eta ~ N(0, I) and S_j = L_j L_j', so that with e =
+theta_hat - mu_j
 
     M = I + L' P L,     b = L' P e,     eta | theta_hat ~ N(M^{-1} b, M^{-1}),
 
-    log of the likelihood integrated over the component = -1/2 log|M| - 1/2 (e' P e - b' M^{-1} b) + constant of k.
+    log of the likelihood integrated over the component = -1/2 log|M| - 1/2 (e' P e - b' M^{-1} b) + constant
+    of k.
 
 Nothing is inverted that may be singular: neither P_k (a client that knows nothing of a direction) nor S_j (an
 atom).  ``draw_clients`` draws each client's component and theta, ``add_up`` returns what the population needs
@@ -42,7 +44,7 @@ class Moves(NamedTuple):
 class Sums(NamedTuple):
     """Over the clients of each of J components: how many, and first and second moments of theta."""
 
-    count: Array
+    clients: Array
     """(J,)"""
     first: Array
     """(J, d)"""
@@ -201,8 +203,8 @@ def add_up_moves(x, precision, component, theta, centres):
 
         theta_hat_k = mu_j + D u_k + noise.
 
-    Returns sum_k U P_k U (d, d) and sum_k U P_k (theta_hat_k - mu_j) (d,), U = diag(u_k), for delta; and for each
-    component sum P_k, sum P_k U (J, d, d) and sum P_k theta_hat_k (J, d).
+    Returns sum_k U P_k U (d, d) and sum_k U P_k (theta_hat_k - mu_j) (d,), U = diag(u_k), for delta; and for
+    each component sum P_k, sum P_k U (J, d, d) and sum P_k theta_hat_k (J, d).
     """
     n, d = x.shape
     m = len(centres)
@@ -244,12 +246,14 @@ def _solve(root, centre, factor, b, solved, mean):
 
 
 @njit(cache=True, nogil=True, fastmath=True)
-def posterior_moments(x, precision, log_weights, centres, roots, starts, shared, log_f, mean, covariance, own):
+def posterior_moments(
+    x, precision, log_weights, centres, roots, starts, shared, log_f, mean, covariance, own
+):
     """Each client's posterior, averaged over populations.
 
     Population r has the components starts[r] to starts[r + 1].  Leaves the logarithm of the average marginal
-    density in ``log_f`` (K,), without the client's constant; mean (K, d); covariance (K, d, d); and in ``own``
-    (K,) the probability of components that no other client shares.
+    density in ``log_f`` (K,), without the client's constant; mean (K, d); covariance (K, d, d); and in
+    ``own`` (K,) the probability of components that no other client shares.
     """
     n, d = x.shape
     n_draws = len(starts) - 1
@@ -303,7 +307,8 @@ def posterior_moments(x, precision, log_weights, centres, roots, starts, shared,
 
 @njit(cache=True, nogil=True, fastmath=True)
 def posterior_components(x, precision, log_weights, centres, roots, starts, shares, mean, variance):
-    """Shares of components (K, m), averaged over populations, and mean and variances (K, m, d) within them."""
+    """Shares of components (K, m), averaged over populations, and mean and variances (K, m, d) within
+    them."""
     n, d = x.shape
     n_draws = len(starts) - 1
     full = precision.shape[2] > 1 or d == 1
@@ -333,7 +338,8 @@ def posterior_components(x, precision, log_weights, centres, roots, starts, shar
 
 @njit(cache=True, nogil=True, fastmath=True)
 def posterior_points(x, precision, centres, roots, shares, uniform, normal, theta):
-    """Points of each client's posterior, (K, S, d): component by ``uniform`` (S,), place by ``normal`` (S, d).
+    """Points of each client's posterior, (K, S, d): component by ``uniform`` (S,), place by ``normal`` (S,
+    d).
 
     ``uniform`` ascends, so that one pass over the components is enough.
     """

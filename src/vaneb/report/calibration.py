@@ -18,13 +18,15 @@ ROWS = 512
 def probability_transforms(posterior: Posterior, reports: Reports | None, shown: tuple[int, ...]) -> Array:
     """F_ki(theta_hat_ki), the predicted distribution at each reported estimate, (K, p).
 
-    F_ki(x) = sum_j w_j Phi((x - a_ji) / sqrt(Sigma_k(a_j)_ii / n_k + Gamma_ii)): uniform if population and
+    F_ki(x) = sum_j w_j Phi((x - a_ji) / sqrt(Sigma_k(a_j)_ii / n_k + S_j,ii)): uniform if population and
     noise are right.  NaN where a client's data leave a parameter open.  An array without columns for clients
     that are seen by their exact likelihood: they reported no estimate whose distribution could be checked.
     """
     prior, index = posterior.prior, list(shown)
     estimates = posterior.likelihood.local_estimates()[:, index]
-    own = np.zeros(len(index)) if prior.spread is None else np.diagonal(prior.spread)[index]
+    own = np.zeros((1, len(index)))
+    if prior.covariances is not None:
+        own = np.diagonal(prior.covariances, axis1=1, axis2=2)[:, index]
     atoms = prior.atoms[:, index]
     out = np.full(estimates.shape, np.nan)
     for rows in blocks(len(posterior), ROWS):

@@ -13,7 +13,7 @@ from vaneb.posterior import Posterior
 from vaneb.report.calibration import probability_transforms
 from vaneb.report.embed import numbers
 from vaneb.report.gap_map import gap_map
-from vaneb.report.population import coordinates
+from vaneb.report.population import Coordinates, coordinates
 from vaneb.reports import Reports
 from vaneb.semidefinite import standard_errors
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from vaneb.estimators import VANEB
     from vaneb.grouped.analysis import GroupedFit
     from vaneb.grouped.scores import HeldOut
-    from vaneb.npmle.smooth import SmoothChoice
     from vaneb.prior import Prior
 
 #: Clients and parameters that a page holds; a note says what it leaves out.
 MOST_CLIENTS, MOST_PARAMETERS, MOST_NUMBERS = 20_000, 40, 300_000
 MOST_ATOMS = 2_000
+#: Populations, of those drawn, whose components are drawn on the page.
+MOST_POPULATIONS = 25
 
 
 def fit_content(
@@ -76,7 +77,7 @@ def fit_content(
         "notes": told,
         "level": level,
         "exact": not _is_gaussian(posterior, reports),
-        "prior": _prior(prior, axes.names, axes.of(prior.atoms), axes.spread(prior.spread)),
+        "prior": _prior(prior, axes),
         "noise": numbers(_typical_noise(axes.map, errors)),
         "clients": {
             "parameters": [prior.names[i] for i in shown],
@@ -98,7 +99,7 @@ def fit_content(
             "mean": numbers(axes.of(posterior.mean[clients]).T),
         },
         "trace": _trace(model),
-        "smooth": _smooth(getattr(model, "smooth_", None)),
+        "sampling": _sampling(model),
         "gap": None if certificate is None else gap_map(posterior, certificate),
         "tolerance": None if certificate is None else certificate.tolerance,
         "calibration": _calibration(posterior, reports, axes.shown),
@@ -163,7 +164,7 @@ def _sentence(
     level: float,
     seconds: float | None,
 ) -> str:
-    prior, certificate = posterior.prior, getattr(model, "certificate_", None)
+    prior = posterior.prior
     d = prior.dimension
     parts = [
         f"**{len(posterior):,} {_plural('client', len(posterior))}** with **{d} {_plural('parameter', d)}** "
@@ -183,31 +184,7 @@ def _sentence(
         f": on average **{posterior.shrinkage.mean():.0%}** of what is known of a client now comes from the "
         f"others (shrinkage), and the median {level:.0%} interval is {length} than the client's own. "
     )
-    if certificate is None:
-        parts.append("The prior was given, not fitted, so there is no certificate.")
-    else:
-        bound = certificate.bound
-        searched = (
-            f"largest gap found from {certificate.starts:,} starts"
-            if certificate.proved is None
-            else "proved everywhere"
-        )
-        if certificate.within is not None and certificate.proved is None:
-            searched += " in the region of the estimates"
-        choice = getattr(model, "smooth_", None)
-        # A choice with spreads for every component promises no certificate either.
-        if choice is not None and (choice.single or getattr(choice, "steps", None) is not None):
-            what = "a single Gaussian" if choice.single else "a smoother population"
-            aim = f"{what} was preferred on held-out clients"
-        else:
-            aim = f"tolerance {certificate.tolerance:g}" + (
-                "" if certificate.reached else ", **not reached**"
-            )
-        others = "No other prior" if prior.spread is None else "No other mixture with this spread"
-        parts.append(
-            f"{others} can fit these clients better by more than **{bound:.2g}** in average "
-            f"log-likelihood ({searched}; {aim})."
-        )
+    parts.append(_how_sure(model))
     flagged = sum(map(bool, posterior.flag))
     parts.append(
         f" **{flagged:,}** {_plural('client', flagged)} flagged." if flagged else " No client is flagged."
@@ -217,29 +194,55 @@ def _sentence(
     return "".join(parts)
 
 
+def _how_sure(model: VANEB) -> str:
+    certificate, sampling = getattr(model, "certificate_", None), getattr(model, "sampling_", None)
+    if sampling is not None:
+        return (
+            "What is not known of the population (its centre, its spread, the number of groups) is counted "
+            f"in. Another seed would move 95% of the estimates by less than **{2.8 * sampling.error:.2g}** "
+            "of their standard deviation."
+        )
+    if certificate is None:
+        return "The population was given, not fitted, so there is no certificate."
+    searched = (
+        f"largest gap found from {certificate.starts:,} starts"
+        if certificate.proved is None
+        else "proved everywhere"
+    )
+    if certificate.within is not None and certificate.proved is None:
+        searched += " in the region of the estimates"
+    aim = f"tolerance {certificate.tolerance:g}" + ("" if certificate.reached else ", **not reached**")
+    return (
+        f"No other set of atoms can fit these clients better by more than **{certificate.bound:.2g}** in "
+        f"average log-likelihood ({searched}; {aim})."
+    )
+
+
 def _population(prior: Prior) -> str:
-    m = len(prior.weights)
-    if prior.spread is None:
-        return f"**{m} {_plural('atom', m)}**"
-    if m == 1:
-        return "**one Gaussian**, as in a mixed model"
-    return f"**{m} atoms**, each with a Gaussian spread"
+    words, _, rest = str(prior).partition("; ")
+    return f"**{words}**" + (f" ({rest})" if rest else "")
 
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _prior(
-    prior: Prior, names: tuple[str, ...], atoms: NDArray[np.float64], spread: NDArray[np.float64] | None
-) -> dict[str, Any]:
-    order = np.argsort(-prior.weights, kind="stable")[:MOST_ATOMS]
+def _prior(prior: Prior, axes: Coordinates) -> dict[str, Any]:
+    """The components, of some of the populations where they are many, heaviest first."""
+    shown = np.arange(len(prior.weights))
+    if prior.draw is not None:
+        drawn = np.unique(np.linspace(0, prior.populations - 1, MOST_POPULATIONS).astype(np.intp))
+        shown = np.flatnonzero(np.isin(prior.draw, drawn) & prior.shared)
+    shown = shown[np.argsort(-prior.weights[shown], kind="stable")][:MOST_ATOMS]
+    spreads = None if prior.covariances is None else axes.map @ prior.covariances[shown] @ axes.map.T
+    weights = prior.weights[shown]
     return {
-        "axes": list(names),
+        "axes": list(axes.names),
         "dimension": prior.dimension,
-        "atoms": numbers(atoms[order]),
-        "weights": numbers(prior.weights[order]),
-        "spread": None if spread is None else numbers(spread),
+        "words": str(prior),
+        "atoms": numbers(axes.of(prior.atoms[shown])),
+        "weights": numbers(weights if prior.draw is None else weights / weights.sum()),
+        "spreads": None if spreads is None else numbers(spreads),
     }
 
 
@@ -254,22 +257,23 @@ def _typical_noise(rows: NDArray[np.float64], errors: NDArray[np.float64]) -> ND
 
 def _trace(model: VANEB) -> list[Any] | None:
     steps = getattr(model, "trace_", None)
-    if steps is None:
+    if not steps:
         return None
     return [[float(s.log_likelihood), s.atoms, numbers(s.gap)] for s in steps]
 
 
-def _smooth(choice: SmoothChoice | None) -> dict[str, Any] | None:
-    if choice is None:
+def _sampling(model: VANEB) -> dict[str, Any] | None:
+    sampling = getattr(model, "sampling_", None)
+    if sampling is None:
         return None
+    prior = model.prior_
+    groups = np.add.reduceat(prior.shared.astype(int), prior.starts[:-1])
+    counts = np.bincount(groups)
     return {
-        "shares": list(choice.shares),
-        "held_out": numbers(choice.held_out),
-        "chosen": choice.chosen,
-        "single": choice.single,
-        # Held-out likelihood of components with spreads of their own, where those were tried and chosen.
-        "own_spreads": numbers(max(getattr(choice, "held_out_steps", ()), default=np.nan)),
-        "own_chosen": getattr(choice, "steps", None) is not None,
+        "error": sampling.error,
+        "sweeps": sampling.sweeps,
+        "populations": prior.populations,
+        "groups": [[int(g), int(c)] for g, c in enumerate(counts) if c],
     }
 
 

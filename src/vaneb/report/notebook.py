@@ -30,11 +30,13 @@ def table_of(rows: Mapping[str, Any]) -> str:
 def prior_html(prior: Prior) -> str:
     """Sizes, the heaviest atoms, and the density (or the atoms) of the first parameter."""
     m, d = prior.atoms.shape
-    spread = (
-        "none" if prior.spread is None else ", ".join(f"{v**0.5:.3g}" for v in prior.spread.diagonal()[:FEW])
-    )
-    atoms, parameters = "atom" if m == 1 else "atoms", "parameter" if d == 1 else "parameters"
-    head = f"<p><b>Prior</b>: {m} {atoms}, {d} {parameters}, spread (sd): {spread}</p>"
+    parameters = "parameter" if d == 1 else "parameters"
+    spread = ", ".join(f"{v**0.5:.3g}" for v in prior.covariance.diagonal()[:FEW])
+    head = f"<p><b>Prior</b>: {escape(str(prior))}; {d} {parameters}, sd {spread}</p>"
+    if prior.populations > 1:
+        names = "".join(f"<th>{escape(name)}</th>" for name in prior.names[:FEW])
+        mean = "".join(f"<td>{v:.4g}</td>" for v in prior.mean[:FEW])
+        return f"{head}{_picture(prior)}<table><tr><th></th>{names}</tr><tr><th>mean</th>{mean}</tr></table>"
     order = np.argsort(-prior.weights, kind="stable")[:FEW]
     names = "".join(f"<th>{escape(name)}</th>" for name in prior.names[:FEW])
     rows = "".join(
@@ -50,8 +52,10 @@ def prior_html(prior: Prior) -> str:
 def _picture(prior: Prior) -> str:
     """The first parameter: a density where there is a spread, stems at the atoms."""
     at, weights = prior.atoms[:, 0], prior.weights
-    sd = 0.0 if prior.spread is None else float(np.sqrt(prior.spread[0, 0]))
-    low, high = float(at.min()) - 3 * sd, float(at.max()) + 3 * sd
+    sd = np.zeros(len(at)) if prior.covariances is None else np.sqrt(prior.covariances[:, 0, 0])
+    reach = 3 * float(prior.covariance[0, 0]) ** 0.5 if prior.covariances is not None else 0.0
+    centre = float(prior.mean[0])
+    low, high = (float(at.min()), float(at.max())) if not reach else (centre - reach, centre + reach)
     margin = 0.05 * (high - low) or 1.0
     low, high = low - margin, high + margin
     place = (at - low) / (high - low) * WIDTH
@@ -59,11 +63,13 @@ def _picture(prior: Prior) -> str:
     stems = "".join(
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT}" y2="{y:.1f}" stroke="#b8255f" stroke-width="1.5"/>'
         for x, y in zip(place, tall, strict=True)
+        if prior.covariances is None
     )
     curve = ""
-    if sd > 0:
+    if (sd > 0).any():
         grid = np.linspace(low, high, 121)
-        density = np.exp(-0.5 * ((grid[:, None] - at) / sd) ** 2) @ weights
+        width = np.maximum(sd, (high - low) / 200)
+        density = (np.exp(-0.5 * ((grid[:, None] - at) / width) ** 2) / width) @ weights
         heights = HEIGHT * (1 - 0.95 * density / density.max())
         points = " ".join(f"{i * WIDTH / 120:.1f},{y:.1f}" for i, y in enumerate(heights))
         curve = f'<polyline points="{points}" fill="none" stroke="#2463c9" stroke-width="1.5"/>'
@@ -114,8 +120,11 @@ def estimator_html(estimator: Estimator) -> str:
     name = escape(type(estimator).__name__)
     options = table_of({key: repr(value) for key, value in estimator.get_params().items()})
     parts = [f"<p><b>{name}</b></p>{options}" if estimator.get_params() else f"<p><b>{name}</b></p>"]
-    if hasattr(estimator, "certificate_"):
-        parts.append(certificate_html(estimator.certificate_))
+    certificate, sampling = (getattr(estimator, name, None) for name in ("certificate_", "sampling_"))
+    if certificate is not None:
+        parts.append(certificate_html(certificate))
+    if sampling is not None:
+        parts.append(f"<p>{escape(str(sampling))}</p>")
     if hasattr(estimator, "prior_"):
         parts.append(prior_html(estimator.prior_))
     return "".join(parts)

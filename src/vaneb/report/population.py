@@ -33,10 +33,6 @@ class Coordinates:
         """Coordinates (K, q) of points (K, d)."""
         return points @ self.map.T - np.sum(self.map * self.centre, axis=1)
 
-    def spread(self, covariance: Array | None) -> Array | None:
-        """Covariance of the coordinates, (q, q)."""
-        return None if covariance is None else self.map @ covariance @ self.map.T
-
 
 def coordinates(prior: Prior, means: Array, most: int) -> Coordinates:
     """The first ``most`` parameters; with more than three, also principal components of the population.

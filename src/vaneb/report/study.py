@@ -188,7 +188,7 @@ def curves_content(paper: bool = False) -> dict[str, Any]:
                 "dimension": 3,
                 "atoms": numbers(atoms),
                 "weights": numbers(weights),
-                "spread": None,
+                "spreads": None,
             },
             "mean": numbers(clients.T),
         },

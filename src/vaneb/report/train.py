@@ -227,7 +227,7 @@ def _picture(title: str, arrays: dict[str, NDArray[np.float64]]) -> dict[str, An
             "dimension": count,
             "atoms": numbers((arrays["atoms"] - centre) @ axes),
             "weights": numbers(arrays["weights"]),
-            "spread": None,
+            "spreads": None,
         },
         "own": numbers(((reported - centre) @ axes).T),
         "mean": numbers(((arrays["posterior"] - centre) @ axes).T),

@@ -159,7 +159,7 @@ def density_rows(job: Job) -> Iterator[Row]:
             if name == "algorithm-1":
                 fit = paper.Algorithm1().fit(reports).personalize(reports)
             else:
-                prior = VANEB(smooth="off").fit(reports).prior_
+                prior = VANEB(population="discrete").fit(reports).prior_
                 fit = paper.Oracle(prior.atoms, prior.weights).personalize(reports)
             row["cpu_seconds"] = round(time.process_time() - begin, 3)
             mean, own = fit.mean, (fit.atoms, fit.weights)

@@ -131,12 +131,11 @@ class Estimated:
 
 def _personalised(model: Any, clients: Any) -> Estimated:
     posterior = model.fit(clients).personalize(clients)
-    if not hasattr(model, "certificate_"):
-        return Estimated(posterior)
-    certificate = model.certificate_
-    # Nothing is promised by Algorithm 1, nor where held-out clients preferred less likelihood.
-    choice = getattr(model, "smooth_", None)
-    promised = getattr(model, "solver", "certified") == "certified" and (choice is None or choice.certifies)
+    certificate = getattr(model, "certificate_", None)
+    if certificate is None:
+        return Estimated(posterior, len(posterior.prior.weights) if hasattr(model, "sampling_") else None)
+    # Nothing is promised by Algorithm 1.
+    promised = getattr(model, "solver", None) != "pseudo-em"
     return Estimated(
         posterior, len(model.prior_.weights), certificate.gap, certificate.reached or not promised
     )
@@ -154,12 +153,12 @@ def vaneb(clients: Clients) -> Estimated:
 
 def vaneb_reports(clients: Clients) -> Estimated:
     """The certified discrete NPMLE on Gaussian reports."""
-    return _personalised(models.VANEB(smooth="off", tol=TOLERANCE), clients.reports)
+    return _personalised(models.VANEB(population="discrete", tol=TOLERANCE), clients.reports)
 
 
 def algorithm_1(clients: Clients) -> Estimated:
     """Pseudo-EM on Gaussian reports, from our own start."""
-    return _personalised(models.VANEB(solver="pseudo-em", smooth="off"), clients.reports)
+    return _personalised(models.VANEB(solver="pseudo-em"), clients.reports)
 
 
 def npeb(clients: Clients) -> Estimated:

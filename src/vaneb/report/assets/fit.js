@@ -6,7 +6,7 @@ function fitPage(data) {
   const notes = data.notes.map((text) => element("p", { class: "note" }, text));
   return [
     ...notes,
-    priorSection("prior", "The population, and where each client moves", "Clients are drawn towards where the population is, the less they know themselves the more.", view),
+    priorSection("prior", "The population, and where each client moves", "Clients are drawn towards where the population is, and the more so the less they know themselves.", view),
     clientsSection(data, chosen),
     howGood(data),
   ];
@@ -14,8 +14,9 @@ function fitPage(data) {
 
 function howGood(data) {
   const parts = [];
-  if (data.trace) parts.push(traceFigure(data), gapFigure(data));
-  if (data.smooth) parts.push(smoothFigure(data.smooth));
+  if (data.trace) parts.push(traceFigure(data));
+  if (data.gap) parts.push(gapFigure(data));
+  if (data.sampling) parts.push(samplingFigure(data.sampling));
   parts.push(data.calibration ? calibrationFigure(data) : element("div", {}, element("h3", {}, "Calibration"), element("p", { class: "lead" }, "This fit used the likelihood of the clients' own rows, not estimates with a stated error; so there is no reported number whose predicted distribution could be checked here.")));
   if (data.held_out) parts.push(heldOutFigure(data.held_out));
   return section("How good the fit is", null, element("div", { class: "grid" }, ...parts));
@@ -55,7 +56,7 @@ function gapFigure({ gap, tolerance, prior }) {
   const where = gap.location.slice(0, 4).map((v) => say(v, 3)).join(", ") + (gap.location.length > 4 ? ", …" : "");
   const slice = gap.whole ? "" : " Lines and the plane pass through that point.";
   return element("div", {}, element("h3", {}, "The gap D over the space"), element("div", { class: "controls" }, kinds.length > 1 ? select : null), holder,
-    element("figcaption", {}, `Wherever D is above zero, mass ${prior.spread ? "(a component with the same spread) " : ""}put there would raise the likelihood. Largest found: ${say(gap.gap, 3)} at (${where}).${slice}`));
+    element("figcaption", {}, `Wherever D is above zero, mass put there would raise the likelihood. Largest found: ${say(gap.gap, 3)} at (${where}).${slice}`));
 }
 
 function gapLine(gap, { coordinate, at, gap: values }, tolerance) {
@@ -114,14 +115,11 @@ function maximum(context, px, py) {
   line(context, px - 6, py + 6, px + 6, py - 6);
 }
 
-function smoothFigure(smooth) {
-  const label = (share) => (share === 1 ? "one Gaussian" : share === 0 ? "points" : `${say(100 * share)}%`);
-  const tried = smooth.shares.map((share, i) => [label(share), smooth.held_out[i], !smooth.own_chosen && smooth.chosen === i]);
-  if (smooth.own_spreads != null) tried.push(["a spread for each", smooth.own_spreads, smooth.own_chosen]);
-  const best = Math.max(...tried.map((t) => t[1]).filter((v) => v != null));
-  const rows = tried.map(([name, value, chosen]) => [name, say(value, 6), value == null ? "–" : say(value - best, 2), chosen ? "chosen" : ""]);
-  return titled("How smooth is the population?", element("figure", {}, plainTable(["Spread", "Held-out log-likelihood", "To the best", ""], rows, (i) => (tried[i][2] ? "best" : ""))),
-    "Each candidate was fitted without a fold of clients and scored on it. Spread: share of the single Gaussian's covariance that each component has. A less smooth one must win clearly.");
+function samplingFigure({ error, sweeps, populations, groups }) {
+  const total = groups.reduce((sum, [, count]) => sum + count, 0);
+  const rows = groups.map(([group, count]) => [String(group), `${say((100 * count) / total, 2)}%`]);
+  return titled("How many groups are there?", element("figure", {}, plainTable(["Groups", "Share of populations"], rows)),
+    `${populations.toLocaleString("en")} populations were drawn in ${sweeps.toLocaleString("en")} sweeps; each client's numbers are averages over all of them. Monte Carlo error of 95% of the estimates: below ${say(error, 2)} of a standard deviation.`);
 }
 
 function calibrationFigure({ calibration, clients }) {

@@ -1,27 +1,28 @@
-// The population G = sum_j w_j N(a_j, Gamma) in one or two coordinates, and contours.
+// The population G = sum_j w_j N(a_j, S_j) in one or two coordinates, and contours.
 
-// Density at x of coordinate i; extra is a variance added to Gamma's.
+// Density at x of coordinate i; extra is a variance added to every component's.
 function density1(prior, i, extra) {
-  const variance = (prior.spread ? prior.spread[i][i] : 0) + extra;
-  const sd = Math.sqrt(variance), factor = 1 / (sd * Math.sqrt(2 * Math.PI));
+  const parts = prior.weights.map((w, j) => {
+    const sd = Math.sqrt((prior.spreads ? prior.spreads[j][i][i] : 0) + extra);
+    return [prior.atoms[j][i], sd, w / (sd * Math.sqrt(2 * Math.PI))];
+  });
   return (x) => {
     let sum = 0;
-    for (let j = 0; j < prior.weights.length; j++) {
-      const z = (x - prior.atoms[j][i]) / sd;
-      if (z * z < 80) sum += prior.weights[j] * Math.exp(-0.5 * z * z);
+    for (const [at, sd, factor] of parts) {
+      const z = (x - at) / sd;
+      if (z * z < 80) sum += factor * Math.exp(-0.5 * z * z);
     }
-    return sum * factor;
+    return sum;
   };
 }
 
 // Values on a grid of side x side points, row by row.
 function density2(prior, i, k, extra, xs, ys) {
-  const g = prior.spread;
-  const a = (g ? g[i][i] : 0) + extra[0], b = g ? g[i][k] : 0, c = (g ? g[k][k] : 0) + extra[1];
-  const det = Math.max(a * c - b * b, 1e-12 * a * c), factor = 1 / (2 * Math.PI * Math.sqrt(det));
   const values = new Float64Array(xs.length * ys.length);
   for (let j = 0; j < prior.weights.length; j++) {
-    const weight = prior.weights[j] * factor;
+    const g = prior.spreads && prior.spreads[j];
+    const a = (g ? g[i][i] : 0) + extra[0], b = g ? g[i][k] : 0, c = (g ? g[k][k] : 0) + extra[1];
+    const det = Math.max(a * c - b * b, 1e-12 * a * c), weight = prior.weights[j] / (2 * Math.PI * Math.sqrt(det));
     for (let r = 0; r < ys.length; r++) {
       const dy = ys[r] - prior.atoms[j][k];
       if ((dy * dy) / c > 60) continue;

@@ -1,6 +1,6 @@
 // The population with its clients: a line, a plane, or space (space.js).
 //
-// view = {prior: {axes, atoms (m, q), weights, spread}, own (q, K), mean (q, K), ids, noise (q), describe(k), words: [own, after]}
+// view = {prior: {axes, atoms (m, q), weights, spreads}, own (q, K), mean (q, K), ids, noise (q), describe(k), words: [own, after]}
 
 function priorSection(name, title, lead, view) {
   const holder = element("div");
@@ -14,14 +14,15 @@ function priorSection(name, title, lead, view) {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
     const figure = [lineView, planeView, spaceView][kind](name, view, chosen);
     const again = () => figure.redraw();
-    const boxes = view.single ? [["after", view.words[1]], ["atoms", "atoms"]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"], ["atoms", "atoms"]];
+    const boxes = view.single ? [["after", view.words[1]]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"]];
+    if (!view.prior.spreads) boxes.push(["atoms", "atoms"]);
     if (kind === 1) boxes.push(["contours", "contours"]);
     controls.replaceChildren(segments(`${name}:kind`, kinds, rebuild, Math.min(q, kinds.length) - 1), ...selects, ...boxes.map(([box, label]) => checkbox(`${name}:${box}`, label, again)));
     holder.replaceChildren(figure, element("figcaption", {}, caption(view, kind, chosen)));
     figure.redraw();
   };
   if (!(`${name}:kind` in state)) state[`${name}:kind`] = Math.min(q, 3) - 1;
-  const dots = element("div", { class: "legend" }, view.single ? null : key("own")(view.words[0]), key("after")(view.words[1]), key("atom")("atoms, area by weight"));
+  const dots = element("div", { class: "legend" }, view.single ? null : key("own")(view.words[0]), key("after")(view.words[1]), view.prior.spreads ? null : key("atom")("atoms, area by weight"));
   queueMicrotask(rebuild);
   return section(title, lead, controls, dots, holder);
 }
@@ -31,8 +32,8 @@ function caption(view, kind, chosen) {
   const outside = view.ids.filter((_, k) => beyond(view.own, k) || beyond(view.mean, k)).length;
   const missing = view.ids.filter((_, k) => chosen.some((i) => view.own[i][k] == null)).length;
   const parts = [];
-  if (kind === 0) parts.push(view.prior.spread ? "Filled: density of the population. Below: each client's own estimate joined to its personalised one." : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
-  if (kind === 1) parts.push(view.prior.spread ? "Contours hold 50%, 80% and 95% of the population." : "Contours hold 50%, 80% and 95% of the estimates of a typical client: the atoms blurred by the median client's noise.");
+  if (kind === 0) parts.push(view.prior.spreads ? "Filled: density of the population. Below: each client's own estimate joined to its personalised one." : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
+  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population." : "Contours hold 50%, 80% and 95% of the estimates of a typical client: the atoms blurred by the median client's noise.");
   if (kind === 2) parts.push("Drag, or use the arrow keys, to rotate.");
   if (outside) parts.push(`${outside.toLocaleString("en")} ${outside === 1 ? "client lies" : "clients lie"} outside the picture.`);
   if (missing && !view.single) parts.push(`${missing.toLocaleString("en")} ${missing === 1 ? "client has" : "clients have"} no estimate of their own here.`);
@@ -41,10 +42,13 @@ function caption(view, kind, chosen) {
 
 function rangeOf(view, i) {
   view.ranges = view.ranges || {};
-  const sd = view.prior.spread ? Math.sqrt(view.prior.spread[i][i]) : 0;
   // Atoms that one client has to itself, and clients that nobody is near, must not squeeze the others.
-  const shared = view.prior.atoms.filter((_, j) => view.prior.weights[j] * view.ids.length > 1.5), usual = view.usual || [];
-  view.ranges[i] = view.ranges[i] || robustExtent(view.mean[i].filter((_, k) => usual[k] !== false).concat(shared.flatMap((a) => [a[i] - 1.5 * sd, a[i] + 1.5 * sd])), view.own[i].slice());
+  const usual = view.usual || [], reach = [];
+  view.prior.atoms.forEach((a, j) => {
+    const sd = view.prior.spreads ? Math.sqrt(view.prior.spreads[j][i][i]) : 0, weight = view.prior.weights[j];
+    if (view.prior.spreads ? weight > 0.02 / 25 : weight * view.ids.length > 1.5) reach.push(a[i] - 1.5 * sd, a[i] + 1.5 * sd);
+  });
+  view.ranges[i] = view.ranges[i] || robustExtent(view.mean[i].filter((_, k) => usual[k] !== false).concat(reach), view.own[i].slice());
   return view.ranges[i];
 }
 
@@ -70,7 +74,7 @@ function lineView(name, view, [i]) {
   const draw = (context, width, height) => {
     const x = linear(rangeOf(view, i), [MARGIN.left, width - MARGIN.right]);
     const split = height - 150;
-    const extra = prior.spread && prior.spread[i][i] > 0 ? 0 : view.noise[i] || ((x.domain[1] - x.domain[0]) / 60) ** 2;
+    const fine = ((x.domain[1] - x.domain[0]) / 200) ** 2, extra = prior.spreads ? fine : view.noise[i] || 11 * fine;
     const f = density1(prior, i, extra);
     const xs = spaced(x.domain[0], x.domain[1], 400), values = xs.map(f), top = Math.max(...values);
     const y = linear([0, top * 1.08], [split, MARGIN.top]);
@@ -84,7 +88,7 @@ function lineView(name, view, [i]) {
     context.lineTo(x.range[1], split); context.lineTo(x.range[0], split);
     context.fill();
     const largest = Math.max(...prior.weights);
-    if (state[`${name}:atoms`]) {
+    if (state[`${name}:atoms`] && !prior.spreads) {
       context.strokeStyle = context.fillStyle = colour("atom");
       context.lineWidth = 1.5;
       prior.atoms.forEach((a, j) => {
@@ -129,7 +133,7 @@ function planeView(name, view, [i, k]) {
     clipped(context, x, y, () => {
       if (state[`${name}:contours`]) {
         const side = 90, xs = spaced(...x.domain, side), ys = spaced(...y.domain, side);
-        const blur = [i, k].map((c, axis) => { const span = [x, y][axis].domain; return prior.spread && prior.spread[c][c] > 0 ? 0 : view.noise[c] || ((span[1] - span[0]) / 40) ** 2; });
+        const blur = [i, k].map((c, axis) => { const span = [x, y][axis].domain; const fine = ((span[1] - span[0]) / 150) ** 2; return prior.spreads ? fine : view.noise[c] || 14 * fine; });
         grid = grid || density2(prior, i, k, blur, xs, ys);
         massLevels(grid, [0.5, 0.8, 0.95]).forEach((level, n) => {
           context.strokeStyle = faded("after", 0.75 - 0.2 * n);
@@ -141,7 +145,7 @@ function planeView(name, view, [i, k]) {
         });
       }
       spots = cloud(context, name, view, count, (values, c) => [x(values[i][c]), y(values[k][c])], (c) => view.own[i][c] != null && view.own[k][c] != null);
-      if (state[`${name}:atoms`]) {
+      if (state[`${name}:atoms`] && !prior.spreads) {
         const largest = Math.max(...prior.weights);
         prior.atoms.forEach((a, j) => { context.fillStyle = faded("atom", 0.35); disc(context, x(a[i]), y(a[k]), atomRadius(prior.weights[j], largest, prior.weights.length)); context.strokeStyle = colour("atom"); context.lineWidth = 1; context.stroke(); });
       }

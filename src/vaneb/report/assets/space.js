@@ -20,7 +20,7 @@ function spaceView(name, view, axes) {
     box(context, project, axes.map((i) => prior.axes[i]), ranges);
     const place = (values, k) => project(unit(values, k, 0), unit(values, k, 1), unit(values, k, 2)).slice(0, 2);
     spots = cloud(context, name, view, count, place, (k) => within(view.own, k) && within(view.mean, k), dragging && count > 3000, (k) => within(view.mean, k));
-    if (state[`${name}:atoms`]) {
+    if (state[`${name}:atoms`] && !prior.spreads) {
       const largest = Math.max(...prior.weights);
       const placed = prior.atoms.map((a, j) => { const c = axes.map((i, n) => (2 * (a[i] - ranges[n][0])) / (ranges[n][1] - ranges[n][0]) - 1); return [...project(...c), prior.weights[j]]; });
       const visible = placed.filter((p, j) => axes.every((i, n) => prior.atoms[j][i] >= ranges[n][0] && prior.atoms[j][i] <= ranges[n][1]));

@@ -9,10 +9,10 @@ import math
 from pathlib import Path
 
 from vaneb.files import write_atomically
+from vaneb.study import density_study, statements
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.figures import draw_sweeps
 from vaneb.study.rows import read_rows
-from vaneb.study import density_study, statements
 from vaneb.study.scenarios import SCENARIOS
 from vaneb.study.sweep import Cell, cells
 from vaneb.study.tables import Rows, Summary, as_markdown, lead, summarise
@@ -102,8 +102,8 @@ def _paper(lines: list[Summary]) -> str:
     out = [
         "## The paper's numbers beside our own estimators",
         "",
-        "Mean RMSE, standard error in parentheses. These are other experiments than the paper's: unit curves,",
-        'reports with the information of their rows, a safer start. The paper\'s own are under "Paper mode".',
+        "Mean RMSE, standard error in parentheses. These are other experiments than the paper's: curves of",
+        "unit size, reports with the information of their rows, a safer start. Its own are under Paper mode.",
         "",
         f"| cell | paper: VANEB | paper: NPEB | {' | '.join(names)} |",
         "|---|---:|---:|" + "---:|" * len(names),
@@ -113,7 +113,12 @@ def _paper(lines: list[Summary]) -> str:
         out.append(f"| {_place(cell)} | {vaneb:.3f} | {npeb:.3f} | {ours} |")
     out += ["", "What it says of the sweeps, in the cells that have been run:", ""]
     out += [
-        _count("VANEB (algorithm-1, from our start) is below NPEB", lines, ("quadratic", "poisson"), "algorithm-1"),
+        _count(
+            "algorithm-1, from our start, is below NPEB",
+            lines,
+            ("quadratic", "poisson"),
+            "algorithm-1",
+        ),
         _count(
             "the same in the logistic scenario, from K = 3200 on only", lines, ("logistic",), "algorithm-1"
         ),

@@ -24,7 +24,7 @@ def reports() -> vaneb.Reports:
 
 def test_numbers_by_hand(reports):
     fit = paper.Algorithm1(steps=200).fit(reports).personalize(reports)
-    found = paper.lemmas(reports, fit)
+    found = paper.lemma_bounds(reports, fit)
     a, x, n = fit.atoms[:, 0], reports.estimate[:, 0], reports.n
     variance = np.clip(a**2, 0.25, 9.0)
     s, large = variance.min(), variance.max()
@@ -41,7 +41,7 @@ def test_numbers_by_hand(reports):
 
 def test_mixing_gain_by_hand(reports):
     fit = paper.Algorithm1(start="uniform", steps=1).fit(reports).personalize(reports)
-    found = paper.lemmas(reports, fit)
+    found = paper.lemma_bounds(reports, fit)
     p = np.exp(reports.likelihood().log_likelihood(reports.estimate))
     f = np.exp(fit.log_marginal)
     gains = [np.mean(np.log((1 - 1 / K) + p[:, k] / (K * f))) for k in range(K)]
@@ -51,13 +51,13 @@ def test_mixing_gain_by_hand(reports):
 def test_an_npmle_meets_what_the_denoising_theorem_asks(reports):
     prior = vaneb.VANEB(smooth="off", tol=1e-8).fit(reports).prior_
     fit = paper.Oracle(prior.atoms, prior.weights).personalize(reports)
-    found = paper.lemmas(reports, fit, np.concatenate([prior.atoms, reports.estimate]))
+    found = paper.lemma_bounds(reports, fit, np.concatenate([prior.atoms, reports.estimate]))
     assert found.mixing_gain <= 1e-9
     assert not found.below_floor.any()
 
 
 def test_a_bad_fit_is_shown_up(reports):
     fit = paper.Oracle(np.array([[8.0]]), np.ones(1)).personalize(reports)
-    found = paper.lemmas(reports, fit)
+    found = paper.lemma_bounds(reports, fit)
     assert found.below_floor.all()
     assert found.mixing_gain > 0

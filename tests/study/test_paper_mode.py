@@ -115,6 +115,9 @@ def test_what_was_not_run_is_said_to_be_so():
     found = examine([], Comparison(HERE, "npeb", "local"))
     assert found.verdict == "not run"
     assert in_short("It is so", [found]) == "It is so: not run."
+    rows = rows_of(HERE, "npeb", [1.0, 1.1]) + rows_of(HERE, "local", [2.0, 2.2])
+    both = [examine(rows, Comparison(HERE, *pair)) for pair in (("npeb", "local"), ("local", "npeb"))]
+    assert in_short("It is so", [*both, found]) == "It is so: holds in 1 of 2; fails in 1."
     one = rows_of(HERE, "npeb", [1.0]) + rows_of(HERE, "local", [2.0])
     assert examine(one, Comparison(HERE, "npeb", "local")).verdict == "open"
     assert as_markdown([]).count("not run") >= len(STATEMENTS)

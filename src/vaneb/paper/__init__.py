@@ -11,13 +11,13 @@
     Oracle        the true prior with the Gaussian working likelihood
     AdaMix, FedAvg, Local    as in ``vaneb``
     rho           eq:rho, for the regularised rule                                        (``tweedie``)
-    lemmas        what the lemmas promise of a fit, in numbers                            (``lemmas``)
+    lemma_bounds  what the lemmas promise of a fit, in numbers                            (``lemmas``)
 """
 
 from __future__ import annotations
 
 from vaneb.paper.estimators import NPEB, Algorithm1, Oracle, Personalised
-from vaneb.paper.lemmas import Lemmas, lemmas
+from vaneb.paper.lemmas import Lemmas, lemma_bounds
 from vaneb.paper.parts import AdaMix, FedAvg, Local
 from vaneb.paper.tweedie import rho
 
@@ -30,6 +30,6 @@ __all__ = [
     "Local",
     "Oracle",
     "Personalised",
-    "lemmas",
+    "lemma_bounds",
     "rho",
 ]

@@ -66,7 +66,7 @@ class Lemmas:
         return self.log_marginal < np.log(self.floor) - 1e-9
 
 
-def lemmas(reports: Reports, fit: Personalised, points: Array | None = None) -> Lemmas:
+def lemma_bounds(reports: Reports, fit: Personalised, points: Array | None = None) -> Lemmas:
     """The lemmas' quantities for a fit of ``reports``; s, S and L over ``points`` (q, d)."""
     likelihood = reports.likelihood()
     estimates, n = reports.estimate, reports.n

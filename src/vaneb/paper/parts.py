@@ -7,12 +7,12 @@ quantities of the theory, and the plumbing that all estimators share.
 from __future__ import annotations
 
 from vaneb.blocks import map_blocks, one_blas_thread
-from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.errors import InvalidOption
 from vaneb.estimators import AdaMix, Estimator, FedAvg, Local, as_likelihood, fixed_covariance
 from vaneb.likelihood.seam import Array, Likelihood, OnePass
 from vaneb.npmle.weights import likelihood_matrix, npmle_weights
 from vaneb.reports import Reports
-from vaneb.semidefinite import covariance_of_estimates, solve_ridged
+from vaneb.semidefinite import solve_ridged
 from vaneb.theory import (
     CovarianceBounds,
     contraction,
@@ -20,7 +20,6 @@ from vaneb.theory import (
     discretisation_bound,
     distance_to_estimates,
     frozen_map,
-    gap,
     largest_spacing,
     likelihood_floor,
     score_root_bound,
@@ -35,7 +34,6 @@ __all__ = [
     "Estimator",
     "FedAvg",
     "InvalidOption",
-    "InvalidReport",
     "Likelihood",
     "Local",
     "OnePass",
@@ -43,12 +41,10 @@ __all__ = [
     "as_likelihood",
     "contraction",
     "covariance_bounds",
-    "covariance_of_estimates",
     "discretisation_bound",
     "distance_to_estimates",
     "fixed_covariance",
     "frozen_map",
-    "gap",
     "largest_spacing",
     "likelihood_floor",
     "likelihood_matrix",

@@ -169,7 +169,7 @@ def density_rows(job: Job) -> Iterator[Row]:
                 for each in (None, 0, 1)
             ]
             row["hellinger"], row["hellinger_weighted"] = distances[0], max(distances[1:])
-            found = paper.lemmas(reports, fit, line)
+            found = paper.lemma_bounds(reports, fit, line)
             share = shares(reports.likelihood(), *own)
             settled = settled_points(fit.atoms, share, reports.estimate, n, covariance)
             root = np.linalg.norm(settled.root - settled.fixed, axis=1)

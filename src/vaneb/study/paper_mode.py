@@ -17,7 +17,7 @@ What a client reports, by scenario:
     poisson     estimates; population Fisher information, from the true covariance of the covariates, as a
                 function or at the estimate
 
-The population information is what the paper prints for counts, and only with it do its numbers come about.
+The population information is what the paper prints for counts; with that of rows its numbers are further off.
 The paper does not say what a client sends whose estimate does not exist (separated classes): here it is the
 centre of the quadratic that its likelihood is close to (``LocalFits.information_form``), for all estimators.
 """
@@ -38,8 +38,8 @@ from vaneb.reports import Reports
 from vaneb.study.estimators import ORACLE_ATOMS, Clients, Estimated
 from vaneb.study.prior_curves import FiveCurves
 
-#: The five curves with sizes that come nearest to the six numbers that the paper prints
-#: (``benchmarks/study/calibrate_curves.py``).
+#: The five curves with sizes calibrated on the six numbers that the paper prints, which say little of them
+#: (``benchmarks/study/calibrate_curves.py``; the study's page has how little).
 CURVES = FiveCurves(sizes=(0.5, 0.5, 1.0, 1.0, 1.0))
 
 

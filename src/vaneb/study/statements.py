@@ -175,15 +175,15 @@ def in_short(text: str, findings: Sequence[Finding]) -> str:
     run = sum(counts.values())
     if not run:
         return f"{text}: not run."
-    said = {"holds": "hold", "fails": "fail", "open": "are within two standard errors"}
-    parts = ", ".join(f"{count} {said[name]}" for name, count in counts.items() if count)
-    return f"{text}: of {run} comparison{'s' if run > 1 else ''} {parts}."
+    others = "".join(f"; {name} in {counts[name]}" for name in ("fails", "open") if counts[name])
+    return f"{text}: holds in {counts['holds']} of {run}{others}."
 
 
 def as_markdown(rows: Rows) -> str:
     """Printed numbers, the statements in short, and every comparison."""
     found = verdicts(rows)
     lines = ["### The six printed numbers", "", printed_as_markdown(rows), "", "### What the paper says", ""]
+    lines += ["Comparisons by statement; open is a difference within two standard errors.", ""]
     lines += [f"- {in_short(text, findings)}" for text, findings in found.items()]
     lines += [
         "",

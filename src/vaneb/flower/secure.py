@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.errors import InvalidReport
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
+from vaneb.flower.claims import check_array
 from vaneb.flower.evaluation import described, run_at_clients
 from vaneb.flower.exchange import Line, Lost, error_of
 from vaneb.flower.roll import Roll
@@ -102,6 +104,7 @@ class WatchedGrid:
     """What Flower's workflow sends through: counted by stage, and whoever does not answer is noted."""
 
     line: Line
+    question: str
     lost: dict[int, str] = field(default_factory=dict)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -109,6 +112,8 @@ class WatchedGrid:
         from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 
         questions = list(messages)
+        for message in questions:
+            announce(message, self.question)
         stage = questions[0].content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
         replies = []
         for node, reply in self.line.exchange(f"secure {stage!s}", questions):
@@ -161,7 +166,7 @@ def secure_sum(
     legacy = LegacyContext(context=context, strategy=Collect())
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: number})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(question, True)
-    watched = WatchedGrid(line)
+    watched = WatchedGrid(line, digest_of(atoms, weights))
     SecAggPlusWorkflow(
         num_shares=1.0,
         reconstruction_threshold=shares_needed(len(nodes)),
@@ -176,25 +181,54 @@ def secure_sum(
     return SecureSum(*found[0], watched.lost)
 
 
-def smallest_sum_of(content: Any) -> float:
-    """At the client: the clients whose sum the server could unmask by this message; infinite if by none."""
+def check_crowd(content: Any) -> None:
+    """At the client: refuse a message by which the server could unmask too few.
+
+    Without a set-up of its own no other stage is answered (Flower sees to their order), and there every
+    client must need the shares of at least three and of more than half: two halves could be told different
+    stories of who has dropped out, and lift both masks of one client.
+    """
     from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 
     record = content.config_records.get(RECORD_KEY_CONFIGS, {})
-    if record.get(Key.STAGE) != Stage.SETUP:
-        # Without a set-up of its own no other stage is answered (Flower sees to their order).
-        return np.inf
-    return float(record.get(Key.THRESHOLD, 0))
+    stage = record.get(Key.STAGE)
+    if stage == Stage.SETUP:
+        needed, shares = record.get(Key.THRESHOLD, 0), record.get(Key.SHARE_NUMBER, 0)
+        if not (needed >= SMALLEST_SUM and 2 * needed > shares):
+            raise InvalidOption(
+                f"secure: the server could unmask a sum of fewer than {SMALLEST_SUM} clients, or of fewer "
+                "than half of them."
+            )
+    if stage == Stage.UNMASK:
+        active, gone = (record.get(key, []) for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST))
+        if set(active) & set(gone) or len(set(active)) < SMALLEST_SUM:
+            raise InvalidOption(
+                "secure: the server asks for both masks of a client, or for a sum of too few."
+            )
 
 
-def answer_secure(content: Any, likelihood: Likelihood, settings: Settings) -> Any:
-    """At the client: the vector that Flower masks before it leaves."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+def question_of(content: Any) -> tuple[Array, Array]:
+    """At the client: the atoms (m, d) and weights (m,) of a question."""
+    from flwr.common import parameters_to_ndarrays
     from flwr.compat.common import recorddict_compat as compat
 
     instructions = compat.recorddict_to_fitins(content, keep_input=True)
     atoms, weights = parameters_to_ndarrays(instructions.parameters)
-    vector = to_vector(own_sums(likelihood, atoms, weights), Scale.of(settings))
+    if atoms.ndim != 2:
+        raise InvalidReport("atoms: expected a matrix.")
+    return check_array(atoms, atoms.shape, "atoms"), check_array(weights, (len(atoms),), "weights")
+
+
+def own_vector(atoms: Array, weights: Array, likelihood: Likelihood, settings: Settings) -> Array:
+    """At the client: what it adds to the sum."""
+    return to_vector(own_sums(likelihood, atoms, weights), Scale.of(settings))
+
+
+def as_answer(vector: Array) -> Any:
+    """The vector in the form in which Flower masks it before it leaves."""
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.compat.common import recorddict_compat as compat
+
     # One "example" each: the plain sum, and no word of how many rows a client has.
     result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), 1, {})
     return compat.fitres_to_recorddict(result, keep_input=False)

@@ -1,0 +1,228 @@
+"""What a site answers: its own file, ``policy.toml``, which no server can read or change.
+
+It is read again at every question and holds before an answer is made.  A file that cannot be read answers
+nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower.settings import FAMILIES, MODES, Settings
+
+if TYPE_CHECKING:
+    from vaneb.flower.client_data import LocalModel
+
+
+class PolicyRefused(InvalidOption):
+    """A question that this site does not answer."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A site's rules; the defaults hold where the file is silent.
+
+    Parameters
+    ----------
+    modes, families : that are answered.
+    formulas : that are answered, letter by letter but for spaces; none listed: all of them.
+    columns : that a formula or an offset may use; none listed: all of them.
+    fewest_rows : that a client must have.
+    rows_per_level : fewest rows of a level of a factor, of a class of the response, and on either side of any
+        column of noughts and ones.
+    rows_per_coefficient : fewest rows for each coefficient.
+    largest_leverage : of a row; at one its response could be read off the fit.
+    changed_rows : two releases rest on the same rows, or differ by at least so many.
+    exchanges, atoms : most that are answered in one study.
+    epsilon : largest that a release may have; 0 lets exact answers leave as well.
+    total_epsilon : most that all private releases of this site may spend together; 0 is no limit.
+    delta : at which both are counted.
+    review : nothing leaves until a person has said ``vaneb federate release STUDY``.
+    """
+
+    modes: tuple[str, ...] = MODES
+    families: tuple[str, ...] = FAMILIES
+    formulas: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    fewest_rows: int = 10
+    rows_per_level: int = 5
+    rows_per_coefficient: float = 3.0
+    largest_leverage: float = 0.8
+    changed_rows: int = 5
+    exchanges: int = 300
+    atoms: int = 50_000
+    epsilon: float = 0.0
+    total_epsilon: float = 0.0
+    delta: float = 1e-5
+    review: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The policy in a file."""
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InvalidOption(
+                f"{path}: there is no such policy. 'vaneb federate client' writes one."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise InvalidOption(
+                f"{path}: cannot be read ({error}). Nothing is answered until it can."
+            ) from None
+        return cls.from_content(content, str(path))
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any], source: str = "policy") -> Self:
+        values: dict[str, Any] = {}
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name, value in content.items():
+            if name not in fields:
+                raise InvalidOption(f"{source}: {name!r} is not known. Use {', '.join(fields)}.")
+            values[name] = _read_value(f"{source}: {name}", fields[name].default, value)
+        found = cls(**values)
+        for name, known in (("modes", MODES), ("families", FAMILIES)):
+            if strange := set(getattr(found, name)) - set(known):
+                raise InvalidOption(
+                    f"{source}: {name}: {sorted(strange)[0]!r} is not one of {', '.join(known)}."
+                )
+        return found
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse a run by what it says of itself."""
+        if settings.mode not in self.modes:
+            raise PolicyRefused(f"mode {settings.mode}: this site answers {', '.join(self.modes)} only.")
+        if self.epsilon and not 0 < settings.epsilon <= self.epsilon:
+            raise PolicyRefused(
+                f"epsilon {settings.epsilon:g}: this site lets nothing leave but private releases with an "
+                f"epsilon of at most {self.epsilon:g}."
+            )
+        if settings.epsilon and settings.delta > self.delta:
+            raise PolicyRefused(f"delta {settings.delta:g}: this site accepts at most {self.delta:g}.")
+        if settings.mode == "network":
+            return
+        if settings.family not in self.families:
+            raise PolicyRefused(
+                f"family {settings.family}: this site answers {', '.join(self.families)} only."
+            )
+        if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):
+            raise PolicyRefused(f"formula {settings.formula!r:.80}: not one of those that this site answers.")
+
+    def check_model(self, model: LocalModel) -> None:
+        """Refuse a model from which rows could be read."""
+        design, response = model.rows.design, model.rows.response
+        n = len(design)
+        self.check_size(n)
+        if n < self.rows_per_coefficient * len(model.names):
+            raise PolicyRefused(
+                f"formula: {len(model.names)} coefficients for {n} rows; this site wants "
+                f"{self.rows_per_coefficient:g} rows for each."
+            )
+        few = self.rows_per_level
+        for name, column in zip(model.rows.names, design.T, strict=True):
+            if np.isin(column, (0.0, 1.0)).all():
+                ones = int(column.sum())
+                if 0 < ones < few or 0 < n - ones < few:
+                    raise PolicyRefused(f"{name}: sets {min(ones, n - ones) or ones} rows apart, not {few}.")
+        for name, count in model.fewest_of_level.items():
+            if count < few:
+                raise PolicyRefused(f"{name}: a level has {count} rows; this site wants {few}.")
+        if model.classes:
+            _, counts = np.unique(response, return_counts=True)
+            if counts.min() < few:
+                raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
+        if (leverage := largest_leverage(design)) > self.largest_leverage:
+            raise PolicyRefused(
+                f"formula: a row has a leverage of {leverage:.2f}, so that its response shows in the fit; "
+                f"this site accepts {self.largest_leverage:g}."
+            )
+
+    def check_size(self, rows: int) -> None:
+        if rows < self.fewest_rows:
+            raise PolicyRefused(f"data: {rows} rows; this site answers from {self.fewest_rows} on.")
+
+    def text(self) -> str:
+        """As a file to start from, each line with its meaning."""
+        about = _meanings(type(self).__doc__ or "")
+        lines = ["# What this site answers.  Read again at every question; see docs/federation.md."]
+        for field in dataclasses.fields(self):
+            lines += [
+                f"\n# {about.get(field.name, '')}",
+                f"{field.name} = {_toml(getattr(self, field.name))}",
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def largest_leverage(design: np.ndarray) -> float:
+    """max_i x_i' (X'X)^+ x_i."""
+    # On a scale on which rounding does not decide what is zero.
+    size = np.sqrt((design**2).sum(axis=0))
+    left, values, _ = np.linalg.svd(design / np.where(size > 0, size, 1.0), full_matrices=False)
+    kept = values > values.max(initial=0.0) * 1e-10
+    return float((left[:, kept] ** 2).sum(axis=1).max(initial=0.0))
+
+
+def row_marks(frame: Any) -> np.ndarray:
+    """One number for each row, by which the rows of two releases are compared."""
+    import pandas as pd
+
+    if not len(frame.columns):
+        raise InvalidReport("data: has no columns.")
+    return pd.util.hash_pandas_object(frame, index=False).to_numpy(np.uint64)
+
+
+def rows_apart(first: np.ndarray, second: np.ndarray) -> int:
+    """Rows that are in one of two releases and not in the other."""
+    marks, place = np.unique(np.concatenate([first, second]), return_inverse=True)
+    signs = np.concatenate([np.ones(len(first)), -np.ones(len(second))])
+    return int(np.abs(np.bincount(place, signs, len(marks))).sum())
+
+
+def _squeezed(formula: str) -> str:
+    return "".join(formula.split())
+
+
+def _read_value(place: str, default: Any, value: Any) -> Any:
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise InvalidOption(f'{place}: give a list of names, such as ["a", "b"].')
+        return tuple(value)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{place} = {value!r}: must be true or false.")
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf or (isinstance(default, int) and value != int(value)):
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        raise InvalidOption(f"{place} = {value!r}: must be {kind}, not negative.")
+    return type(default)(value)
+
+
+def _meanings(text: str) -> dict[str, str]:
+    """What the docstring says of each field, in one line."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.split("----------")[-1].splitlines():
+        head, colon, rest = line.partition(" : ")
+        if colon and not line.startswith(" " * 8):
+            names = [name.strip() for name in head.split(",")]
+            found |= dict.fromkeys(names, rest)
+        elif line.strip():
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return found
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return f"{value!r}"

@@ -95,7 +95,7 @@ class Meter:
                 raise Refused(413, f"a message has at most {LARGEST_MESSAGE} bytes")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Passage:
     """What uvicorn serves.
 
@@ -109,9 +109,11 @@ class Passage:
     upstream: Callable[[], httpx.AsyncClient]
     before: Callable[[Request], Answer | None]
     after: Callable[[Request, Answer], Answer]
-    clients: dict[int, httpx.AsyncClient] = field(default_factory=dict)
+    client: httpx.AsyncClient | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
         if scope["type"] != "http":
             return
         try:
@@ -127,6 +129,14 @@ class Passage:
         headers.append((b"content-length", str(len(answer.body)).encode()))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From start to end, with one client for all that is passed on."""
+        async with self.upstream() as self.client:
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         # As it was sent, not as it may be decoded: nothing but these very letters passes.
@@ -144,8 +154,8 @@ class Passage:
         return self.after(request, await self._pass_on(request)) if answer is None else answer
 
     async def _pass_on(self, request: Request) -> Answer:
-        client = self.clients.get(0) or self.clients.setdefault(0, self.upstream())
-        async with client.stream(
+        assert self.client is not None
+        async with self.client.stream(
             "POST", request.path, content=request.body, headers=request.headers
         ) as response:
             body = bytearray()
@@ -198,7 +208,7 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
         http=_Protocol,
         ws="none",
         loop="asyncio",
-        lifespan="off",
+        lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -206,7 +216,7 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
         proxy_headers=False,
         limit_concurrency=MOST_AT_ONCE,
         timeout_keep_alive=60,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=1,
         ssl_context_factory=lambda config, default: context,
     )
     server = uvicorn.Server(config)

@@ -33,20 +33,22 @@ class Policy:
 
     Parameters
     ----------
-    modes, families : that are answered.
-    formulas : that are answered, letter by letter but for spaces; none listed: all of them.
-    columns : that a formula or an offset may use; none listed: all of them.
-    fewest_rows : that a client must have.
+    modes : kinds of runs that are answered.
+    families : kinds of models that are answered.
+    formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
+    columns : columns that a formula or an offset may use; all, if none is listed.
+    fewest_rows : fewest complete rows from which anything is said.
     rows_per_level : fewest rows of a level of a factor, of a class of the response, and on either side of any
         column of noughts and ones.
     rows_per_coefficient : fewest rows for each coefficient.
-    largest_leverage : of a row; at one its response could be read off the fit.
-    changed_rows : two releases rest on the same rows, or differ by at least so many.
-    exchanges, atoms : most that are answered in one study.
-    epsilon : largest that a release may have; 0 lets exact answers leave as well.
-    total_epsilon : most that all private releases of this site may spend together; 0 is no limit.
-    delta : at which both are counted.
-    review : nothing leaves until a person has said ``vaneb federate release STUDY``.
+    largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
+    changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
+    exchanges : most questions that are answered in one study.
+    atoms : most atoms that are answered for in one study.
+    epsilon : largest epsilon of a release, and no exact answer at all; 0 lets exact answers leave.
+    total_epsilon : largest epsilon that all private releases may spend together; 0 is no limit.
+    delta : delta at which both are counted.
+    review : whether nothing leaves until a person has said 'vaneb federate release STUDY'.
     """
 
     modes: tuple[str, ...] = MODES

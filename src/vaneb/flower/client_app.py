@@ -205,6 +205,8 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
     if study is not None and not study.check_rows(place.marks()) and kept is not None:
         return kept
     if study is not None and mechanism is not None:
+        if model.fewest_of_level or model.classes:
+            raise PolicyRefused("formula: levels and classes have names, which no noise protects.")
         study.check_budget()
     fitted = client_data.local_report(model, place.settings)
     one = fitted[0]

@@ -26,7 +26,7 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
 from vaneb.flower.claims import check_array
-from vaneb.flower.evaluation import described, run_at_clients
+from vaneb.flower.evaluation import Steps, described, run_at_clients
 from vaneb.flower.exchange import Line, Lost, error_of
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
@@ -106,6 +106,8 @@ class WatchedGrid:
     line: Line
     question: str
     lost: dict[int, str] = field(default_factory=dict)
+    first: dict[int, str] = field(default_factory=dict)
+    """Those who were lost before anybody else: the others may have failed for want of them."""
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Replies that are no errors; the time is that of the line."""
@@ -123,6 +125,8 @@ class WatchedGrid:
                 self.lost[node] = error_of(reply)
             else:
                 replies.append(reply)
+        if not self.first:
+            self.first.update(self.lost)
         return replies
 
 
@@ -177,7 +181,7 @@ def secure_sum(
         timeout=line.timeout,
     )(watched, legacy)  # type: ignore[arg-type]
     if not found:
-        raise Lost(watched.lost)
+        raise Lost(watched.first)
     return SecureSum(*found[0], watched.lost)
 
 
@@ -236,10 +240,12 @@ def as_answer(vector: Array) -> Any:
 
 def run_secure(line: Line, context: Context, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Pseudo-EM on sums; then every client finds its own posterior."""
-    return run_at_clients(line, settings, archive, lambda roll: fit_sums(line, context, settings, roll))
+    return run_at_clients(
+        line, settings, archive, lambda roll: fit_sums(line, context, settings, roll, archive)
+    )
 
 
-def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Prior:
+def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archive: Archive) -> Prior:
     """The prior from sums; a client that is lost on the way is named, and the fit goes on without it."""
     nodes = tuple(roll.names)
 
@@ -267,7 +273,9 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Pr
         )
     scale, atoms = Scale.of(settings), cover(lower, upper, settings.atoms, settings.seed)
     weights = np.full(len(atoms), 1 / len(atoms))
-    number = 0
+    number, steps = 0, Steps(archive, nodes)
+    if (begun := steps.last()) is not None:
+        number, atoms, weights = begun
     while number < settings.iterations:
         try:
             found = secure_sum(line, context, nodes, atoms, weights, number + 1)
@@ -279,4 +287,32 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Pr
         m, d = atoms.shape
         atoms, weights = em_step(from_vector(found.total, m, d, scale), atoms)
         number += 1
-    return Prior(atoms, weights, None, names, len(nodes))
+        steps.keep(number, atoms, weights)
+    return Prior(*crowded(atoms, weights, len(nodes)), names, len(nodes))
+
+
+def crowded(atoms: Array, weights: Array, clients: int) -> tuple[Array, Array, Array | None]:
+    """Atoms, weights and spread of a population in which every atom stands for at least three clients.
+
+    An atom that has come to serve a single client is that client's estimate.  So the lightest atom joins its
+    nearest until each has a crowd, and what they were apart becomes a spread around all of them: mean and
+    covariance of the population stay what they were.
+    """
+    middles, shares = [np.array(atom) for atom in atoms], [float(weight) for weight in weights]
+    while len(shares) > 1 and min(shares) * clients < SMALLEST_SUM * (1 - 1e-6):
+        k = int(np.argmin(shares))
+        middle, share = middles.pop(k), shares.pop(k)
+        near = int(np.argmin([((other - middle) ** 2).sum() for other in middles]))
+        total = share + shares[near]
+        middles[near] = (share * middle + shares[near] * middles[near]) / total
+        shares[near] = total
+    found, weight = np.array(middles), np.array(shares)
+    spread = _covariance(atoms, weights) - _covariance(found, weight)
+    return found, weight / weight.sum(), spread if len(found) < len(atoms) else None
+
+
+def _covariance(atoms: Array, weights: Array) -> Array:
+    shares = weights / weights.sum()
+    away = atoms - shares @ atoms
+    covariance: Array = (away * shares[:, None]).T @ away
+    return covariance

@@ -122,9 +122,8 @@ class Place:
 @functools.lru_cache(maxsize=4096)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
-    if place.policy is not None and place.policy.columns:
-        # A column that was not agreed on is not there.
-        frame = frame[[column for column in frame.columns if column in place.policy.columns]]
+    if place.policy is not None:
+        frame = place.policy.agreed(frame, place.settings)
     model = client_data.local_model(frame, place.settings)
     likelihood = functools.cache(lambda: client_data.local_likelihood(model, place.settings))
     return place.client or name, model, likelihood, row_marks(frame.iloc[model.kept])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.settings import FAMILIES, MODES, Settings
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from vaneb.flower.client_data import LocalModel
 
 
@@ -117,6 +120,16 @@ class Policy:
             )
         if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):
             raise PolicyRefused(f"formula {settings.formula!r:.80}: not one of those that this site answers.")
+
+    def agreed(self, frame: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+        """The columns that a formula may use: to a model the others are not there."""
+        if not self.columns:
+            return frame
+        for column in frame.columns:
+            named = re.search(rf"(?<!\w){re.escape(str(column))}(?!\w)", settings.formula)
+            if column not in self.columns and (named or settings.offset == column):
+                raise PolicyRefused(f"column {column}: not one of those that this site has agreed on.")
+        return frame[[column for column in frame.columns if column in self.columns]]
 
     def check_model(self, model: LocalModel) -> None:
         """Refuse a model from which rows could be read."""

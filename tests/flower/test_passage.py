@@ -200,10 +200,10 @@ def test_one_client_does_not_speak_with_anothers_key(house):
     with house.visitor("north") as visitor:
         answer = visitor.post(FLEET + "pull-messages", headers=house.headers("south"))
         assert (answer.status_code, answer.text) == (
-            403,
+            401,
             "the node's key is not the one of the client's certificate",
         )
-        assert visitor.post(FLEET + "pull-messages").status_code == 403
+        assert visitor.post(FLEET + "pull-messages").status_code == 401
     assert house.inside.seen == []
 
 
@@ -214,13 +214,13 @@ def test_revoked_means_out_at_once(house):
         (house.folder / "keys" / "nodes" / "north.crt").rename(house.folder / "north.crt")
         headers = {**house.headers("south"), "flwr-public-key": "x"}
         answer = visitor.post(FLEET + "pull-messages", headers=headers)
-        assert answer.status_code == 403
+        assert answer.status_code == 401
         assert "does not know this client's certificate, or no longer" in answer.text
         # Another's certificate under its name does not bring it back, and neither does a file without sense.
         other = house.key("south").with_name("south.crt").read_bytes()
         for content in (other, b"", b"-----BEGIN CERTIFICATE-----\n"):
             house.key("north").with_name("north.crt").write_bytes(content)
-            assert visitor.post(passage.HELLO).status_code == 403
+            assert visitor.post(passage.HELLO).status_code == 401
     assert len(house.inside.seen) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("flwr")
@@ -27,6 +28,7 @@ from vaneb.flower.secure import (
     shares_needed,
     to_vector,
 )
+from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
 from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.sums import em_step, own_sums
@@ -113,19 +115,36 @@ def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
     np.testing.assert_allclose(prior.spread, spread, atol=5e-3)
 
 
-def test_no_atom_is_a_single_clients(tmp_path):
+def test_no_atom_is_a_single_clients(tmp_path, monkeypatch):
     """After an honest run with three clients an atom was one client's estimate, to six digits."""
-    settings = settings_for("covariance", mode="secure", **{**BOX, "iterations": 30})
-    grid = federation(tmp_path, settings, 3, n=300)
+    settings = Settings(
+        mode="secure",
+        formula="y ~ x",
+        dispersion=1.0,
+        iterations=15,
+        nodes=3,
+        wait=0.1,
+        **{**BOX, "atoms": 12},
+    )
+    grid = federation(tmp_path, settings, 3, n=60)
+    for k, node in enumerate(grid.nodes.values()):
+        path = Path(node.node_config["data"])
+        frame = pd.read_csv(path)
+        frame.assign(y=frame.y + 1.5 * (k - 1)).to_csv(path, index=False)
+    estimates = central(grid, settings).local_estimates()
+    seen = []
+    monkeypatch.setattr("vaneb.flower.secure.crowded", lambda *a: seen.append(a) or crowded(*a))
     outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
     assert outcome["served"] == ["c0", "c1", "c2"]
+    # The fit has come to atoms of one client each ...
+    atoms, weights, clients = seen[0]
+    assert np.abs(atoms[weights * clients < 1.01] - estimates[:1]).max(axis=1).min() < 0.01
+    # ... and the population that clients are sent has not: it has their mean and their spread.
     prior = Archive(tmp_path / "server").prior()
-    estimates = central(grid, settings).local_estimates()
     assert len(prior.weights) == 1
-    assert np.abs(prior.atoms - estimates).max(axis=1).min() > 0.01
-    # Its mean and spread are still those of the three.
-    np.testing.assert_allclose(prior.atoms[0], estimates.mean(axis=0), atol=0.1)
-    np.testing.assert_allclose(prior.spread, np.cov(estimates.T, bias=True), atol=0.1)
+    assert np.abs(prior.atoms - estimates).max(axis=1).min() > 0.1
+    np.testing.assert_allclose(prior.atoms[0], estimates.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(prior.spread, np.cov(estimates.T, bias=True), atol=0.02)
 
 
 def test_a_crowd_at_every_atom_leaves_mean_and_covariance():
@@ -204,6 +223,58 @@ def test_different_questions_to_different_clients_are_noticed(tmp_path, change, 
         entries = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
         assert [entry["event"] for entry in entries] == ["refused"]
         assert not list((tmp_path / name).glob("studies/*/release.json"))
+
+
+def spoiled(stage, change):
+    """A client that changes its genuine part of one stage."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+
+    def behave(message, genuine):
+        now = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE)
+        reply = genuine(message)
+        if now == stage:
+            change(reply.content.config_records[RECORD_KEY_CONFIGS])
+        return reply
+
+    return behave
+
+
+def huge(record):
+    """A header that speaks of eight terabytes."""
+    text = record["masked_params"][-1]
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }"
+    record["masked_params"][-1] = (
+        text[:8] + (len(header) + 1).to_bytes(2, "little") + header + b"\n" + bytes(80)
+    )
+
+
+def short(record):
+    from flwr.common import bytes_to_ndarray, ndarray_to_bytes
+
+    record["masked_params"][-1] = ndarray_to_bytes(bytes_to_ndarray(record["masked_params"][-1])[:3])
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("setup", lambda record: record.clear()),
+        ("setup", lambda record: record.update({"pk1": b"no key"})),
+        ("share_keys", lambda record: record.update({"dsts": [1]})),
+        ("share_keys", lambda record: record.update({"ctxts": "x"})),
+        ("collect_masked_vectors", lambda record: record.update({"masked_params": [b"x"]})),
+        ("collect_masked_vectors", huge),
+        ("collect_masked_vectors", short),
+        ("unmask", lambda record: record.update({"shares": []})),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_its_clients_trouble(tmp_path, stage, change):
+    settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 1})
+    grid = federation(tmp_path, settings, 5)
+    grid.nodes[1000].behave = spoiled(stage, change)
+    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    assert [trouble["client"] for trouble in outcome["troubles"]] == ["c0"]
+    assert "its part of the sum" in outcome["troubles"][0]["lost"]
+    assert set(outcome["served"]) >= {"c1", "c2", "c3", "c4"}
 
 
 def test_two_halves_cannot_be_told_different_stories(tmp_path):

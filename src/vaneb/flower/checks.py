@@ -253,7 +253,7 @@ def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str
         return f"the proxy {proxy} does not pass us on to {address} ({error}). See HTTPS_PROXY and NO_PROXY."
     except httpx.HTTPError as error:
         return _why_no_greeting(error, address) or absent
-    if answer.status_code == 403:
+    if answer.status_code == 401:
         return not_let_in(name)
     if answer.status_code != 200:
         return f"{address} is not a vaneb server (it answers {answer.status_code})."

@@ -40,7 +40,7 @@ class Door:
             name = next((path.stem for path in self.register.glob("*.crt") if _is(path, peer)), None)
         if name is None:
             self.names.pop(peer, None)
-            raise Refused(403, "the server does not know this client's certificate, or no longer")
+            raise Refused(401, "the server does not know this client's certificate, or no longer")
         self.names[peer] = name
         return name
 
@@ -48,14 +48,20 @@ class Door:
         return _is(self.register / f"{name}.crt", peer)
 
     def before(self, request: Request) -> Answer | None:
-        """Refuse whoever is not registered, or speaks with another's key, or too much."""
+        """Refuse whoever is not registered, or speaks with another's key, or too much.
+
+        A SuperNode that hears 401 ends; it would take 403 for a run that is over, and stay.
+        """
         name = self.name_of(request.peer)
         if request.path == HELLO:
             about = {"client": name, "time": datetime.datetime.now(datetime.UTC).isoformat()}
             return Answer(200, {"content-type": "application/json"}, json.dumps(about).encode())
-        spoken = base64.b64encode(keys.public_bytes(keys.load_certificate(request.peer))).decode()
+        certificate = keys.load_certificate(request.peer)
+        if certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+            raise Refused(401, "the client's certificate has expired")  # on a connection that is still open
+        spoken = base64.b64encode(keys.public_bytes(certificate)).decode()
         if request.headers.get("flwr-public-key") != spoken:
-            raise Refused(403, "the node's key is not the one of the client's certificate")
+            raise Refused(401, "the node's key is not the one of the client's certificate")
         if off := clock_of(request.headers.get("flwr-timestamp", "")):
             raise Refused(401, off)
         self.meter.count(
@@ -111,6 +117,9 @@ def open_door(
         return httpx.AsyncClient(base_url=f"https://{link}", verify=trusted, trust_env=False, timeout=60.0)
 
     with passage.open_passage(
-        Passage(upstream, door.before, door.after), host, port, context_for(certificate, key, register)
+        Passage(upstream, door.name_of, door.before, door.after),
+        host,
+        port,
+        context_for(certificate, key, register),
     ):
         yield door

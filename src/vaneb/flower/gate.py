@@ -127,5 +127,7 @@ def open_gate(
         )
 
     inside = passage.server_context(str(certificate), str(key))
-    with passage.open_passage(Passage(upstream, gate.before, gate.after), "127.0.0.1", port, inside):
+    with passage.open_passage(
+        Passage(upstream, lambda peer: None, gate.before, gate.after), "127.0.0.1", port, inside
+    ):
         yield gate, f"127.0.0.1:{port}", certificate

@@ -102,11 +102,13 @@ class Passage:
     Parameters
     ----------
     upstream : where requests go on to, and how.
+    admits : looks at the other side's certificate, before anything that it sends is read.
     before : looks at a request; may answer in place of the other side, or raise ``Refused``.
     after : looks at the other side's answer, and returns what is passed back.
     """
 
     upstream: Callable[[], httpx.AsyncClient]
+    admits: Callable[[bytes], object]
     before: Callable[[Request], Answer | None]
     after: Callable[[Request, Answer], Answer]
     client: httpx.AsyncClient | None = None
@@ -143,13 +145,15 @@ class Passage:
         path = bytes(scope.get("raw_path") or b"").decode("ascii", "replace")
         if scope["method"] != "POST" or scope["query_string"] or path not in CALLS | {HELLO}:
             raise Refused(404, "there is nothing here")
+        peer = scope["state"].get("peer", b"")
+        self.admits(peer)
         body = await _read(receive)
         headers = {
             key.decode("latin-1"): value.decode("latin-1")
             for key, value in scope["headers"]
             if key.startswith(b"flwr-") or key in (b"content-type", b"accept")
         }
-        request = Request(path, headers, body, scope["state"].get("peer", b""))
+        request = Request(path, headers, body, peer)
         answer = self.before(request)
         return self.after(request, await self._pass_on(request)) if answer is None else answer
 

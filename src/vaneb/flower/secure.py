@@ -15,6 +15,9 @@ Atoms start as an even cover of a public box, since no client tells its estimate
 
 from __future__ import annotations
 
+import io
+import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -123,11 +126,65 @@ class WatchedGrid:
                 self.lost[node] = reply
             elif reply.has_error():
                 self.lost[node] = error_of(reply)
+            elif reply.metadata.src_node_id != node or not well_formed(stage, reply.content):
+                self.lost[node] = "its part of the sum is not in the form that was asked for"
             else:
                 replies.append(reply)
+        # Parts of different lengths cannot be added; one client must not decide for the others.
+        shapes = {reply.metadata.src_node_id: _shapes(stage, reply.content) for reply in replies}
+        common = Counter(shapes.values()).most_common(1)
+        for node, shape in shapes.items():
+            if shape != common[0][0]:
+                self.lost[node] = "its part of the sum is not of the others' length"
         if not self.first:
             self.first.update(self.lost)
-        return replies
+        return [reply for reply in replies if reply.metadata.src_node_id not in self.lost]
+
+
+def well_formed(stage: Any, content: Any) -> bool:
+    """Whether a client's reply is one that Flower's workflow can read; it does not look itself."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+    from flwr.compat.common import recorddict_compat as compat
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
+
+    def lists(record: Any, numbers: str, texts: str) -> bool:
+        first, second = record[numbers], record[texts]
+        kinds = all(type(n) is int for n in first) and all(type(text) is bytes for text in second)
+        return isinstance(first, list) and isinstance(second, list) and kinds and len(first) == len(second)
+
+    try:
+        record = content.config_records[RECORD_KEY_CONFIGS]
+        if stage == Stage.SETUP:
+            for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
+                bytes_to_public_key(record[name])
+            return True
+        if stage == Stage.SHARE_KEYS:
+            return lists(record, Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST)
+        if stage == Stage.UNMASK:
+            return lists(record, Key.NODE_ID_LIST, Key.SHARE_LIST)
+        _shapes(stage, content)
+        compat.recorddict_to_fitres(content, True)
+    except Exception:  # from outside: any of a dozen kinds of error
+        return False
+    return True
+
+
+def _shapes(stage: Any, content: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the arrays of a masked part, from their headers: nothing is made room for yet."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    if stage != Stage.COLLECT_MASKED_VECTORS:
+        return ()
+    shapes = []
+    for part in content.config_records[RECORD_KEY_CONFIGS][Key.MASKED_PARAMETERS]:
+        file = io.BytesIO(part)
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise InvalidReport("part: not an array.")
+        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+        if kind.kind not in "iuf" or math.prod(shape) * kind.itemsize != len(part) - file.tell():
+            raise InvalidReport("part: not an array of numbers.")
+        shapes.append(shape)
+    return tuple(shapes)
 
 
 class SecureSum(NamedTuple):
@@ -171,7 +228,7 @@ def secure_sum(
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: number})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(question, True)
     watched = WatchedGrid(line, digest_of(atoms, weights))
-    SecAggPlusWorkflow(
+    workflow = SecAggPlusWorkflow(
         num_shares=1.0,
         reconstruction_threshold=shares_needed(len(nodes)),
         max_weight=1.0,
@@ -179,7 +236,14 @@ def secure_sum(
         quantization_range=levels_for(len(nodes)),
         modulus_range=1 << MODULUS_BITS,
         timeout=line.timeout,
-    )(watched, legacy)  # type: ignore[arg-type]
+    )
+    try:
+        workflow(watched, legacy)  # type: ignore[arg-type]
+    except Exception as error:
+        raise InvalidReport(
+            "secure aggregation: a sum could not be unmasked, since some client's shares are wrong "
+            f"({type(error).__name__}). Which client's cannot be told."
+        ) from error
     if not found:
         raise Lost(watched.first)
     return SecureSum(*found[0], watched.lost)

@@ -163,7 +163,7 @@ def test_numbers_that_are_none_are_refused(tmp_path):
 def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
     grid = federation(tmp_path, EVALUATE, 3)
     for node, modes in ((1000, '["secure", "reports"]'), (1001, '["evaluate"]')):
-        (tmp_path / f"{node}.toml").write_text(f"modes = {modes}\n")
+        (tmp_path / f"{node}.toml").write_text(f'modes = {modes}\nlikelihoods = ["exact"]\n')
         grid.nodes[node].node_config["policy"] = str(tmp_path / f"{node}.toml")
     with pytest.raises(Lost) as found:
         RemoteLikelihood(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(

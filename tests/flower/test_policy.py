@@ -230,6 +230,38 @@ def test_a_likelihood_is_not_traced_without_end(site):
     site.refuses(evaluate, "exchanges: this site answers 4", "evaluate", {"kind": "describe"})
 
 
+def test_the_likelihood_of_rows_is_not_given_unless_the_site_says_so(site):
+    """Far away it is that of one row: a line in the atom, with the largest dose for its slope."""
+    exact = replace(PLAIN, formula="count ~ dose", family="poisson", mode="evaluate", likelihood="exact")
+    far = {"kind": "log_likelihood", "atoms": np.array([[0.0, 300.0], [0.0, 301.0]])}
+    site.refuses(exact, "likelihood exact: this site answers covariance only", "evaluate", far)
+    first, second = site.rules(likelihoods=("exact",)).ask(exact, "evaluate", far).content["values"]
+    largest = pd.read_csv(site.data).dose.max()
+    assert np.log(second / first) == pytest.approx(largest, abs=1e-6)
+    assert site.rules().ask(replace(exact, likelihood="covariance"), "evaluate", far).content is not None
+
+
+def test_many_models_of_the_same_rows_are_not_answered(site):
+    site.rules(studies=2)
+    for formula in ("response ~ dose", "response ~ secret", "response ~ dose"):
+        assert site.ask(replace(PLAIN, formula=formula)).content is not None
+    site.refuses(replace(PLAIN, formula="count ~ dose"), "studies: this site answers 2, and has")
+    # What was refused does not count.
+    site.rules(studies=3).refuses(replace(PLAIN, formula="response ~ 0 + C(patient)"), "")
+    assert site.ask(replace(PLAIN, formula="count ~ dose")).content is not None
+
+
+def test_rows_of_all_that_has_left_are_remembered(site):
+    """Back to where it began, but for one row, by way of many."""
+    frame = pd.read_csv(site.data)
+    site.ask(PLAIN)
+    frame.iloc[:30].to_csv(site.data, index=False)
+    thirty = site.ask(PLAIN).content
+    assert thirty["report"]["n"] == 30
+    frame.drop(index=3).to_csv(site.data, index=False)
+    assert site.ask(PLAIN).content["report"]["n"] == 30
+
+
 # ---------------------------------------------------------------- privacy
 
 

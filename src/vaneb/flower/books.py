@@ -5,7 +5,7 @@ studies/STUDY/
     study.json          what the study asks, and how much of it was answered
     release.json        what leaves, readable, written before it leaves
     release.npz         the same, exactly; what is asked again is answered with it
-    rows.npy            marks of the rows behind it
+    rows-DIGEST.npy     marks of the rows behind it, and behind what left before it
     approved            that a person has released it, and what exactly
 """
 
@@ -31,7 +31,8 @@ from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
 
 LEDGER, STUDIES = "ledger.jsonl", "studies"
-STUDY, RELEASE, EXACT, ROWS, APPROVED = "study.json", "release.json", "release.npz", "rows.npy", "approved"
+STUDY, RELEASE, EXACT, APPROVED = "study.json", "release.json", "release.npz", "approved"
+ROWS = "rows-*.npy"
 #: Under what a release says how private it is; not sent.
 PRIVATE = "private"
 #: Arrays with more entries are written down by their digest.
@@ -141,6 +142,9 @@ class Study:
                 f"epsilon 0: {len(private)} private releases have left this site, and an exact answer would "
                 "undo them."
             )
+        others = {path.parent.name for path in (self.folder / STUDIES).glob(f"*/{ROWS}")} - {self.name}
+        if len(others) >= self.policy.studies:
+            raise PolicyRefused(f"studies: this site answers {self.policy.studies}, and has.")
         private_folder(self.own)
 
     def count(self, atoms: int = 0) -> None:
@@ -176,8 +180,11 @@ class Study:
         return not repeat
 
     def keep_rows(self, marks: np.ndarray) -> None:
-        with replacing(self.own / ROWS) as temporary, open(temporary, "wb") as file:
-            np.save(file, marks, allow_pickle=False)
+        digest = hashlib.sha256(np.sort(marks).tobytes()).hexdigest()[:12]
+        path = self.own / ROWS.replace("*", digest)
+        if not path.exists():
+            with replacing(path) as temporary, open(temporary, "wb") as file:
+                np.save(file, marks, allow_pickle=False)
 
     def kept(self) -> dict[str, Any] | None:
         """What has left, or waits to leave."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.flower.settings import FAMILIES, MODES, Settings
+from vaneb.flower.settings import FAMILIES, LIKELIHOODS, MODES, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,8 @@ class Policy:
     ----------
     modes : kinds of runs that are answered.
     families : kinds of models that are answered.
+    likelihoods : what is evaluated at a server's atoms: "covariance", that of an estimate, or "exact",
+        the likelihood of the rows, which at atoms far away is that of a few of them.
     formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
     columns : columns that a formula or an offset may use; all, if none is listed.
     fewest_rows : fewest complete rows from which anything is said.
@@ -46,6 +48,7 @@ class Policy:
     rows_per_coefficient : fewest rows for each coefficient.
     largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
     changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
+    studies : most studies that are answered; many models of the same rows tell of single ones.
     exchanges : most questions that are answered in one study.
     atoms : most atoms that are answered for in one study.
     epsilon : largest epsilon of a release, and no exact answer at all; 0 lets exact answers leave.
@@ -56,6 +59,7 @@ class Policy:
 
     modes: tuple[str, ...] = MODES
     families: tuple[str, ...] = FAMILIES
+    likelihoods: tuple[str, ...] = ("covariance",)
     formulas: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     fewest_rows: int = 10
@@ -63,6 +67,7 @@ class Policy:
     rows_per_coefficient: float = 3.0
     largest_leverage: float = 0.8
     changed_rows: int = 5
+    studies: int = 20
     exchanges: int = 300
     atoms: int = 50_000
     epsilon: float = 0.0
@@ -94,7 +99,8 @@ class Policy:
                 raise InvalidOption(f"{source}: {name!r} is not known. Use {', '.join(fields)}.")
             values[name] = _read_value(f"{source}: {name}", fields[name].default, value)
         found = cls(**values)
-        for name, known in (("modes", MODES), ("families", FAMILIES)):
+        lists = (("modes", MODES), ("families", FAMILIES), ("likelihoods", LIKELIHOODS))
+        for name, known in lists:
             if strange := set(getattr(found, name)) - set(known):
                 raise InvalidOption(
                     f"{source}: {name}: {sorted(strange)[0]!r} is not one of {', '.join(known)}."
@@ -117,6 +123,10 @@ class Policy:
         if settings.family not in self.families:
             raise PolicyRefused(
                 f"family {settings.family}: this site answers {', '.join(self.families)} only."
+            )
+        if settings.mode in ("evaluate", "secure") and settings.likelihood not in self.likelihoods:
+            raise PolicyRefused(
+                f"likelihood {settings.likelihood}: this site answers {', '.join(self.likelihoods)} only."
             )
         if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):
             raise PolicyRefused(f"formula {settings.formula!r:.80}: not one of those that this site answers.")

@@ -14,6 +14,7 @@ from vaneb.errors import InvalidOption
 
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "multinomial")
 MODES = ("reports", "evaluate", "secure", "network")
+LIKELIHOODS = ("covariance", "exact")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Settings:
         for option, value, known in (
             ("mode", self.mode, MODES),
             ("form", self.form, ("constant", "diagonal", "moments")),
-            ("likelihood", self.likelihood, ("covariance", "exact")),
+            ("likelihood", self.likelihood, LIKELIHOODS),
             ("family", self.family, FAMILIES),
         ):
             if value not in known:

@@ -90,6 +90,8 @@ def story(tmp_path_factory):
 
 def start(here: Deployment, name: str) -> None:
     paths = {"data": here.folder / f"{name}.csv", "images": here.folder / f"{name}.images"}
+    paths["policy"] = here.folder / "policy.toml"
+    paths["policy"].write_text('likelihoods = ["exact"]\n')
     here.start(name, {key: str(path) for key, path in paths.items()})
 
 

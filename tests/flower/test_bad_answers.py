@@ -73,6 +73,14 @@ def names_are_a_number(content):
     return {**content, "names": 3}
 
 
+def writes_to_the_terminal(content):
+    return {"failed": "\x1b]0;owned\x07\x1b[2Jall is well", "token": content["token"]}
+
+
+def names_for_the_terminal(content):
+    return {**content, "names": ["\x1b[2J", "x"]}
+
+
 def ragged(content):
     return _with(content, estimate=[[1.0], [2.0, [3.0]]])
 
@@ -102,6 +110,8 @@ BAD = {
     garbage: "message",
     strange_kind: "message",
     names_are_a_number: "names",
+    names_for_the_terminal: "names",
+    writes_to_the_terminal: r"^client: \]0;owned\[2Jall is well$",
     ragged: "",
     huge: "message: 7",
     empty: "names",

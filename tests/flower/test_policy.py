@@ -448,6 +448,18 @@ def test_no_code_and_no_file_is_named_by_a_server(site, where):
     assert not mark.exists()
 
 
+def test_without_a_ledger_nothing_leaves_and_nothing_is_told(site):
+    site.own.mkdir()
+    (site.own / books.LEDGER).write_text("damaged\n")
+    answer = site.ask(PLAIN)
+    assert answer.reason == "client: it failed; its own log says why"
+    assert site.asked[-1].errors == []
+    (site.own / books.LEDGER).unlink()
+    (site.own / books.LEDGER).mkdir()
+    assert site.ask(replace(PLAIN, formula="response ~ 0 + C(patient)")).content is None
+    assert site.asked[-1].errors == []
+
+
 def test_files_of_a_site_are_its_own(site):
     with private_files():
         site.ask(PLAIN)

@@ -36,9 +36,10 @@ class Claim:
 
 def read_names(value: object) -> tuple[str, ...]:
     """Names of parameters, from outside; empty if they are none."""
-    if not isinstance(value, list) or not all(isinstance(name, str) and len(name) < 500 for name in value):
+    if not isinstance(value, list):
         return ()
-    return tuple(value)
+    good = all(isinstance(name, str) and len(name) < 500 and name.isprintable() for name in value)
+    return tuple(value) if good else ()
 
 
 def read_claim(node: int, registered: str, content: Tree) -> Claim:

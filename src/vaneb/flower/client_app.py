@@ -15,6 +15,7 @@ person's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -148,13 +149,16 @@ def write_error(context: Context) -> None:
 
 def write_refusal(context: Context, question: str, error: Exception) -> None:
     """Enter what was not answered in the ledger; exceptions that may quote rows only by their sentence."""
-    write_error(context)
     folder = str(context.node_config.get("folder", ""))
-    if folder and SIMULATION not in os.environ:
-        reason = str(error) if isinstance(error, InvalidOption) else sentence_for(error)
-        event = "held" if isinstance(error, Held) else "refused"
-        asked = {key: str(value)[:200] for key, value in sorted(context.run_config.items()) if value}
-        books.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
+    # Whatever goes wrong here, a full disk or a damaged ledger: Flower would tell the server its text.
+    with contextlib.suppress(Exception):
+        write_error(context)
+    with contextlib.suppress(Exception):
+        if folder and SIMULATION not in os.environ:
+            reason = str(error) if isinstance(error, InvalidOption) else sentence_for(error)
+            event = "held" if isinstance(error, Held) else "refused"
+            asked = {key: str(value)[:200] for key, value in sorted(context.run_config.items()) if value}
+            books.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
 
 
 def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Message, Context], Message]]:

@@ -11,6 +11,7 @@ Served by uvicorn and h11, asked by httpx: what Flower itself runs on.
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 import threading
 import time
@@ -223,6 +224,8 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
         timeout_graceful_shutdown=1,
         ssl_context_factory=lambda config, default: context,
     )
+    # Whoever wants to hear of it sets up logging; without that Python would write it to the terminal.
+    logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="passage", daemon=True)
     thread.start()

@@ -194,6 +194,15 @@ def test_two_releases_do_not_differ_by_a_patient(site):
     assert site.ask(PLAIN).content["report"]["n"] == 2 * N
 
 
+def test_other_columns_do_not_make_other_rows(site):
+    """A policy that is changed in between does not make the server's question a new one."""
+    site.ask(PLAIN)
+    frame = pd.read_csv(site.data)
+    frame.drop(index=17).to_csv(site.data, index=False)
+    site.rules(columns=("dose", "response", "count"))
+    site.refuses(replace(PLAIN, formula="count ~ dose"), "1 rows differ")
+
+
 def test_rows_are_counted_with_their_multiplicity():
     a = np.array([1, 1, 2, 3], np.uint64)
     assert rows_apart(a, a[::-1]) == 0

@@ -123,9 +123,8 @@ class Place:
 @functools.lru_cache(maxsize=4096)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
-    if place.policy is not None:
-        frame = place.policy.agreed(frame, place.settings)
-    model = client_data.local_model(frame, place.settings)
+    agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings)
+    model = client_data.local_model(agreed, place.settings)
     likelihood = functools.cache(lambda: client_data.local_likelihood(model, place.settings))
     return place.client or name, model, likelihood, row_marks(frame.iloc[model.kept])
 

@@ -43,8 +43,8 @@ class Policy:
     formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
     columns : columns that a formula or an offset may use; all, if none is listed.
     fewest_rows : fewest complete rows from which anything is said.
-    rows_per_level : fewest rows of a level of a factor, of a class of the response, and on either side of any
-        column of noughts and ones.
+    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of the
+        model sets apart from all others.
     rows_per_coefficient : fewest rows for each coefficient.
     largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
     changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
@@ -153,10 +153,9 @@ class Policy:
             )
         few = self.rows_per_level
         for name, column in zip(model.rows.names, design.T, strict=True):
-            if np.isin(column, (0.0, 1.0)).all():
-                ones = int(column.sum())
-                if 0 < ones < few or 0 < n - ones < few:
-                    raise PolicyRefused(f"{name}: sets {min(ones, n - ones) or ones} rows apart, not {few}.")
+            apart = n - int(np.unique(column, return_counts=True)[1].max())
+            if 0 < apart < few:
+                raise PolicyRefused(f"{name}: sets {apart} rows apart; this site wants {few}.")
         for name, count in model.fewest_of_level.items():
             if count < few:
                 raise PolicyRefused(f"{name}: a level has {count} rows; this site wants {few}.")
@@ -201,7 +200,8 @@ def row_marks(frame: Any) -> np.ndarray:
 
     if not len(frame.columns):
         raise InvalidReport("data: has no columns.")
-    return pd.util.hash_pandas_object(frame, index=False).to_numpy(np.uint64)
+    plain = frame.astype({column: str for column in frame.columns[frame.dtypes == object]})
+    return pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
 
 
 def rows_apart(first: np.ndarray, second: np.ndarray) -> int:

@@ -43,8 +43,8 @@ class Policy:
     formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
     columns : columns that a formula or an offset may use; all, if none is listed.
     fewest_rows : fewest complete rows from which anything is said.
-    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of the
-        model sets apart from all others.
+    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of
+        the model sets apart from all others.
     rows_per_coefficient : fewest rows for each coefficient.
     largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
     changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
@@ -200,7 +200,7 @@ def row_marks(frame: Any) -> np.ndarray:
 
     if not len(frame.columns):
         raise InvalidReport("data: has no columns.")
-    plain = frame.astype({column: str for column in frame.columns[frame.dtypes == object]})
+    plain = frame.astype({column: str for column in frame.select_dtypes("object").columns})
     return pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
 
 

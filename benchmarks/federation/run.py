@@ -157,11 +157,9 @@ def exchanges(clients: int) -> dict:
             wait=300.0,
             timeout=400.0,
             smooth="off",
-            data=str(data),
-            client="site",
         )
         began = time.perf_counter()
-        outcome = simulate(settings, Path(folder) / "server", clients, seconds=550.0)
+        outcome = simulate(settings, Path(folder) / "server", data, "site", clients)
         outcome["seconds_in_all"] = time.perf_counter() - began
     outcome["served"] = len(outcome["served"])
     return outcome

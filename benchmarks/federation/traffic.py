@@ -17,6 +17,7 @@ python benchmarks/federation/traffic.py table
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -99,6 +100,15 @@ def modes(d: int) -> Iterator[tuple[str, Settings]]:
             )
 
 
+#: Nearly as many coefficients as rows, and exact likelihoods: here bytes are counted, nobody is protected.
+POLICY = """likelihoods = ["covariance", "exact"]
+rows_per_coefficient = 0
+largest_leverage = 1
+exchanges = 10000
+atoms = 10000000
+"""
+
+
 def write_data(folder: Path, d: int) -> np.ndarray:
     """Rows and images of all clients; returns numbers of the rows that must not be seen anywhere."""
     import tomllib
@@ -110,6 +120,7 @@ def write_data(folder: Path, d: int) -> np.ndarray:
     from vaneb.fl.experiment import federate_setting
     from vaneb.flower.network_client import write_client
 
+    (folder / "policy.toml").write_text(POLICY)
     rng = np.random.default_rng(5)
     seen = []
     for name in CLIENTS:
@@ -139,11 +150,16 @@ def measure(here: Deployment, settings: Settings, folder: Path, rows: np.ndarray
     for name in CLIENTS:
         for path in here.own(name).glob("*.npz"):
             path.unlink()
+        shutil.rmtree(here.own(name) / "studies", ignore_errors=True)
     with here.superlink(folder) as link:
         for name in CLIENTS:
             here.start(
                 name,
-                {"data": str(here.folder / f"{name}.parquet"), "images": str(here.folder / f"{name}.images")},
+                {
+                    "data": str(here.folder / f"{name}.parquet"),
+                    "images": str(here.folder / f"{name}.images"),
+                    "policy": str(here.folder / "policy.toml"),
+                },
                 recorded=True,
             )
         outcome = here.run(link, settings, folder)
@@ -196,7 +212,12 @@ def in_one_process(d: int, only: str = "") -> None:
             kind = "images" if settings.mode == "network" else "parquet"
             nodes = {
                 1 + k: Node(
-                    {"data": str(folder / f"{c}.{kind}"), "client": c, "folder": str(folder / name / c)},
+                    {
+                        "data": str(folder / f"{c}.{kind}"),
+                        "client": c,
+                        "folder": str(folder / name / c),
+                        "policy": str(folder / "policy.toml"),
+                    },
                     name=c,
                 )
                 for k, c in enumerate(CLIENTS)
@@ -225,7 +246,7 @@ def traffic(d: int, only: str = "") -> dict[str, Any]:
     path = _path(d)
     found: dict[str, Any] = json.loads(path.read_text()) if only and path.exists() else {}
     found |= {"d": d, "clients": len(CLIENTS), "atoms": ATOMS}
-    switch = ROOT / "tests" / "flower" / "hostile" / "switch.py"
+    switch = ROOT / "tests" / "flower" / "live" / "hostile" / "switch.py"
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         rows = write_data(folder, d)

@@ -19,8 +19,8 @@ for number, name in enumerate(["north", "south", "east"]):
             rows.writerow([dose, 1 + 0.3 * number + 2 * dose + random.gauss(0, 1)])
 PYTHON
 
-# Certificates for the server, a key for each client.  In earnest, each client makes its own key and sends
-# the public half to the server's operator.
+# Certificates for the server and for each client.  In earnest, each site makes its own
+# (vaneb federate keys --site --client NAME) and sends NAME.crt, never its key, to the server's operator.
 vaneb federate keys keys --client north --client south --client east
 
 # A client beside each data set; it ends when its result is there.

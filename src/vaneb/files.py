@@ -26,6 +26,42 @@ def make_folder(path: Path) -> None:
         ) from None
 
 
+def private_folder(path: Path) -> Path:
+    """The folder, for its owner alone (0700)."""
+    make_folder(path)
+    # A folder of somebody else's, or a file system without permissions, stays as it is.
+    with contextlib.suppress(OSError):
+        path.chmod(stat.S_IRWXU)
+    return path
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Files and folders that this process makes in the block are for its owner alone (0600, 0700)."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, why: str) -> Iterator[None]:
+    """Nobody else works in ``folder`` during the block; refused with ``why`` if somebody does."""
+    import fcntl
+
+    make_folder(folder)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidOption(f"{folder}: {why}. Wait for it, or name another folder (--folder).") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file beside ``path``; put it in its place if the block succeeds, else remove it.

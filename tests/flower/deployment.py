@@ -22,7 +22,11 @@ from vaneb.flower.settings import Settings
 
 @dataclass
 class Deployment:
-    """Nodes by name; what they do is in ``folder``."""
+    """Nodes by name; what they do is in ``folder``.
+
+    They speak to the SuperLink itself, with neither gate nor door between: hostile clients have software of
+    their own.
+    """
 
     folder: Path
     scripts: Path
@@ -47,12 +51,12 @@ class Deployment:
     def superlink(self, server: Path, names: Sequence[str] = ()) -> Iterator[processes.Link]:
         """A SuperLink that lets the nodes of these names in; the server app's folder is ``server``."""
         with processes.superlink(
-            self.folder / "home", "127.0.0.1", self.port, self.security, folder=server, extra=self.path
+            self.folder / "home", self.port, self.security, folder=server, extra=self.path
         ) as link:
             self.pids.append(link.process.pid)
             if self.security.on:
                 nodes = self.folder / "keys" / "nodes"
-                control.register_nodes(link, {name: nodes / f"{name}.pub" for name in names})
+                control.register_nodes(link, {name: nodes / f"{name}.crt" for name in names})
             yield link
 
     def start(self, name: str, config: Mapping[str, str], *, recorded: bool = False) -> None:
@@ -87,10 +91,11 @@ class Deployment:
 
     def run(self, link: processes.Link, settings: Settings, server: Path) -> dict[str, Any]:
         """One run on the nodes that are there; what is in its ``outcome.json``."""
-        app = processes.write_app(self.folder / "app", settings, client=self.app_client)
-        for path in self.app_files:
-            (app / path.name).write_bytes(path.read_bytes())
-        return control.run_app(link, app, server / "outcome.json", seconds=600.0)
+        bundle = processes.app_bundle(
+            processes.app_description(self.app_client),
+            {path.name: path.read_bytes() for path in self.app_files},
+        )
+        return control.run_app(link, settings, server / "outcome.json", bundle=bundle, seconds=600.0)
 
 
 @contextlib.contextmanager
@@ -99,7 +104,7 @@ def deployment(folder: Path, names: Sequence[str] = (), **options: Any) -> Itera
     security = processes.Security()
     if names:
         make_keys(folder / "keys", ["localhost", "127.0.0.1"], list(names))
-        security = processes.Security.of_server(folder / "keys")
+        security = processes.Security.on_loopback(folder / "home")
     with (
         nursery(folder / "nursery") as scripts,
         mock.patch.object(processes, "_tool", lambda name: str(scripts / name)),

@@ -126,11 +126,14 @@ def write_rows(path: Path, k: int, n: int = 30, *, seed: int = 0, family: str = 
 def federation(
     folder: Path, settings: Settings, clients: int, *, named: bool = True, n: int = 30
 ) -> LoopbackGrid:
-    """Clients ``c0``, ``c1``, ... with a file and a folder each."""
+    """Clients ``c0``, ``c1``, ... with a file and a folder each, and a policy that answers what tests ask."""
     nodes = {}
+    policy = folder / "policy.toml"
+    policy.write_text('likelihoods = ["covariance", "exact"]\n')
     for k in range(clients):
         data = write_rows(folder / f"c{k}.csv", k, n, family=settings.family)
-        config = {"data": str(data), "client": f"c{k}", "folder": str(folder / f"c{k}")}
+        own = {"data": data, "client": f"c{k}", "folder": folder / f"c{k}", "policy": policy}
+        config = {key: str(value) for key, value in own.items()}
         nodes[1000 + k] = Node(config, name=f"c{k}" if named else "")
     return LoopbackGrid(nodes, settings)
 

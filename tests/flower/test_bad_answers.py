@@ -16,6 +16,8 @@ from flower.loopback import Node, bytes_of, content_of, federation
 from flower.test_one_shot import SETTINGS, result, run
 from vaneb import InvalidOption, InvalidReport
 from vaneb.flower import client_app, wire
+from vaneb.flower.books import Held
+from vaneb.flower.policy import PolicyRefused
 from vaneb.flower.settings import Settings
 
 
@@ -61,6 +63,33 @@ def garbage(content):
     return RecordDict({"tree": ConfigRecord({"json": text, "data": b"\x00\xff" * 40})})
 
 
+def strange_kind(content):
+    """What numpy takes for a record of one unnamed field: once the end of everybody's run."""
+    text = '{"report": {"$array": [",f8", [2]]}}'
+    return RecordDict({"tree": ConfigRecord({"json": text, "data": bytes(16)})})
+
+
+def names_are_a_number(content):
+    return {**content, "names": 3}
+
+
+def writes_to_the_terminal(content):
+    return {"failed": "\x1b]0;owned\x07\x1b[2Jall is well", "token": content["token"]}
+
+
+def names_for_the_terminal(content):
+    return {**content, "names": ["\x1b[2J", "x"]}
+
+
+def ragged(content):
+    return _with(content, estimate=[[1.0], [2.0, [3.0]]])
+
+
+def huge(content):
+    """More than a message may have; in earnest the door stops it long before."""
+    return {**content, "more": np.zeros(9 << 20)}
+
+
 def empty(content):
     return {"token": content["token"]}
 
@@ -79,6 +108,12 @@ BAD = {
     another_dimension: "3 parameters",
     another_id: "registered as 'c0'",
     garbage: "message",
+    strange_kind: "message",
+    names_are_a_number: "names",
+    names_for_the_terminal: "names",
+    writes_to_the_terminal: r"^client: \]0;owned\[2Jall is well$",
+    ragged: "",
+    huge: "message: 7",
     empty: "names",
     not_a_report: "client report",
     unknown_family: "family",
@@ -155,9 +190,10 @@ def test_the_text_of_an_exception_stays_at_the_client(tmp_path):
 
 def test_every_kind_of_failure_has_a_fixed_sentence():
     sentences = {
-        client_app.sentence_for(kind("secret")) for kind in (InvalidReport, InvalidOption, KeyError, OSError)
+        client_app.sentence_for(kind("secret"))
+        for kind in (InvalidReport, InvalidOption, KeyError, OSError, PolicyRefused, Held)
     }
-    assert len(sentences) == 4
+    assert len(sentences) == 6
     assert not any("secret" in sentence for sentence in sentences)
 
 

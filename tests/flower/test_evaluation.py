@@ -162,11 +162,12 @@ def test_numbers_that_are_none_are_refused(tmp_path):
 
 def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
     grid = federation(tmp_path, EVALUATE, 3)
-    grid.nodes[1000].node_config["allow"] = "secure,reports"
-    grid.nodes[1001].node_config["allow"] = "evaluate"
+    for node, modes in ((1000, '["secure", "reports"]'), (1001, '["evaluate"]')):
+        (tmp_path / f"{node}.toml").write_text(f'modes = {modes}\nlikelihoods = ["exact"]\n')
+        grid.nodes[node].node_config["policy"] = str(tmp_path / f"{node}.toml")
     with pytest.raises(Lost) as found:
         RemoteLikelihood(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(
             np.zeros((1, 2))
         )
     assert found.value.reasons.keys() == {1000}
-    assert "allows secure, reports only" in (tmp_path / "c0" / "errors.log").read_text()
+    assert "answers secure, reports only" in (tmp_path / "c0" / "errors.log").read_text()

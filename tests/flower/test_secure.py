@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("flwr")
@@ -11,11 +14,13 @@ from flwr.app import Context, RecordDict
 from flower.loopback import federation
 from flower.test_evaluation import central, settings_for
 from vaneb import InvalidReport
+from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.secure import (
     Scale,
+    crowded,
     from_vector,
     levels_for,
     run_secure,
@@ -23,6 +28,7 @@ from vaneb.flower.secure import (
     shares_needed,
     to_vector,
 )
+from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
 from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.sums import em_step, own_sums
@@ -103,10 +109,200 @@ def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
     first = cover(*box_of(settings), 8, seed=0)
     atoms, weights, _ = pseudo_em(central(grid, settings), first, np.full(8, 1 / 8), 4)
     prior = Archive(tmp_path / "server").prior()
-    heavy = weights > 1e-3
-    order = [int(np.abs(prior.atoms - a).sum(axis=1).argmin()) for a in atoms[heavy]]
-    np.testing.assert_allclose(prior.weights[order], weights[heavy], atol=2e-5)
-    np.testing.assert_allclose(prior.atoms[order], atoms[heavy], atol=5e-3)
+    atoms, weights, spread = crowded(atoms, weights, 5)
+    np.testing.assert_allclose(prior.weights, weights, atol=2e-5)
+    np.testing.assert_allclose(prior.atoms, atoms, atol=5e-3)
+    np.testing.assert_allclose(prior.spread, spread, atol=5e-3)
+
+
+def test_no_atom_is_a_single_clients(tmp_path, monkeypatch):
+    """After an honest run with three clients an atom was one client's estimate, to six digits."""
+    settings = Settings(
+        mode="secure",
+        formula="y ~ x",
+        dispersion=1.0,
+        iterations=15,
+        nodes=3,
+        wait=0.1,
+        **{**BOX, "atoms": 12},
+    )
+    grid = federation(tmp_path, settings, 3, n=60)
+    for k, node in enumerate(grid.nodes.values()):
+        path = Path(node.node_config["data"])
+        frame = pd.read_csv(path)
+        frame.assign(y=frame.y + 1.5 * (k - 1)).to_csv(path, index=False)
+    estimates = central(grid, settings).local_estimates()
+    seen = []
+    monkeypatch.setattr("vaneb.flower.secure.crowded", lambda *a: seen.append(a) or crowded(*a))
+    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    assert outcome["served"] == ["c0", "c1", "c2"]
+    # The fit has come to atoms of one client each ...
+    atoms, weights, clients = seen[0]
+    assert np.abs(atoms[weights * clients < 1.01] - estimates[:1]).max(axis=1).min() < 0.01
+    # ... and the population that clients are sent has not: it has their mean and their spread.
+    prior = Archive(tmp_path / "server").prior()
+    assert len(prior.weights) == 1
+    assert np.abs(prior.atoms - estimates).max(axis=1).min() > 0.1
+    np.testing.assert_allclose(prior.atoms[0], estimates.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(prior.spread, np.cov(estimates.T, bias=True), atol=0.02)
+
+
+def test_a_crowd_at_every_atom_leaves_mean_and_covariance():
+    rng = np.random.default_rng(3)
+    atoms, weights = rng.normal(size=(7, 2)), rng.dirichlet(np.ones(7))
+    found, shares, spread = crowded(atoms, weights, 12)
+    assert (shares * 12 > 3 - 1e-5).all()
+    np.testing.assert_allclose(shares @ found, weights @ atoms)
+    away, apart = found - shares @ found, atoms - weights @ atoms
+    total = (away * shares[:, None]).T @ away + spread
+    np.testing.assert_allclose(total, (apart * weights[:, None]).T @ apart)
+    assert np.linalg.eigvalsh(spread).min() > -1e-12
+    same = crowded(atoms[:2], np.array([0.5, 0.5]), 12)
+    assert same[2] is None
+    np.testing.assert_array_equal(same[0], atoms[:2])
+
+
+def to_the_victim(change):
+    """A server that says something else to one client than to the others."""
+
+    def behave(message, genuine):
+        change(message)
+        return genuine(message)
+
+    return behave
+
+
+def other_atoms(message):
+    from flwr.common import FitIns, ndarrays_to_parameters
+    from flwr.compat.common import recorddict_compat as compat
+
+    if message.content.array_records:
+        wrong = compat.fitins_to_recorddict(
+            FitIns(ndarrays_to_parameters([np.ones((4, 2)), np.full(4, 0.25)]), {}), keep_input=False
+        )
+        for key, record in wrong.array_records.items():
+            message.content.array_records[key] = record
+
+
+def other_name(message):
+    announce(message, digest_of(np.ones((4, 2)), np.full(4, 0.25)))
+
+
+def other_name_and_atoms(message):
+    other_name(message)
+    other_atoms(message)
+
+
+def no_name(message):
+    del message.content.config_records["vaneb.question"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "who"),
+    [
+        (other_atoms, "not the one that was named", ["c0"]),
+        (other_name, "another client was asked another question", ["c0", "c1", "c4"]),
+        (other_name_and_atoms, "another client was asked another question", ["c0", "c1", "c4"]),
+        (no_name, "does not name its question", ["c0"]),
+    ],
+)
+def test_different_questions_to_different_clients_are_noticed(tmp_path, change, words, who):
+    """Nothing of the victim's leaves, masked or not; the others stop too if the names differ."""
+    settings = settings_for("exact", mode="secure", **BOX)
+    grid = federation(tmp_path, settings, 5)
+    grid.nodes[1000].behave = to_the_victim(change)
+    line, question = Line(grid, 5.0), (cover(*box_of(settings), 4, seed=1), np.full(4, 0.25))
+    if change is other_atoms:
+        assert 1000 in secure_sum(line, _context(), tuple(grid.nodes), *question, 1).lost
+    else:
+        with pytest.raises(Lost) as lost:
+            secure_sum(line, _context(), tuple(grid.nodes), *question, 1)
+        assert (lost.value.reasons.keys() == {1000}) == (change is no_name)
+    for name in who:
+        assert words in (tmp_path / name / "errors.log").read_text()
+        entries = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
+        assert [entry["event"] for entry in entries] == ["refused"]
+        assert not list((tmp_path / name).glob("studies/*/release.json"))
+
+
+def spoiled(stage, change):
+    """A client that changes its genuine part of one stage."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+
+    def behave(message, genuine):
+        now = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE)
+        reply = genuine(message)
+        if now == stage:
+            change(reply.content.config_records[RECORD_KEY_CONFIGS])
+        return reply
+
+    return behave
+
+
+def huge(record):
+    """A header that speaks of eight terabytes."""
+    text = record["masked_params"][-1]
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,), }"
+    record["masked_params"][-1] = (
+        text[:8] + (len(header) + 1).to_bytes(2, "little") + header + b"\n" + bytes(80)
+    )
+
+
+def short(record):
+    from flwr.common import bytes_to_ndarray, ndarray_to_bytes
+
+    record["masked_params"][-1] = ndarray_to_bytes(bytes_to_ndarray(record["masked_params"][-1])[:3])
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("setup", lambda record: record.clear()),
+        ("setup", lambda record: record.update({"pk1": b"no key"})),
+        ("share_keys", lambda record: record.update({"dsts": [1]})),
+        ("share_keys", lambda record: record.update({"ctxts": "x"})),
+        ("collect_masked_vectors", lambda record: record.update({"masked_params": [b"x"]})),
+        ("collect_masked_vectors", huge),
+        ("collect_masked_vectors", short),
+        ("unmask", lambda record: record.update({"shares": []})),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_its_clients_trouble(tmp_path, stage, change):
+    settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 1})
+    grid = federation(tmp_path, settings, 5)
+    grid.nodes[1000].behave = spoiled(stage, change)
+    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    assert [trouble["client"] for trouble in outcome["troubles"]] == ["c0"]
+    assert "its part of the sum" in outcome["troubles"][0]["lost"]
+    assert set(outcome["served"]) >= {"c1", "c2", "c3", "c4"}
+
+
+def test_two_halves_cannot_be_told_different_stories(tmp_path):
+    """With a threshold of half or less, one half gives one mask of a client and the other half the other."""
+    settings = settings_for("exact", mode="secure", **BOX)
+    grid = federation(tmp_path, settings, 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 4)
+        with pytest.raises(Lost):
+            secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
+    assert len(grid.errors) == 8
+
+
+def test_both_masks_of_a_client_are_never_given(tmp_path):
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+
+    def both(message):
+        record = message.content.config_records[RECORD_KEY_CONFIGS]
+        if record[Key.STAGE] == "unmask":
+            record[Key.DEAD_NODE_ID_LIST] = [1003]
+
+    settings = settings_for("exact", mode="secure", **BOX)
+    grid = federation(tmp_path, settings, 4)
+    for node in grid.nodes.values():
+        node.behave = to_the_victim(both)
+    with pytest.raises(Lost):
+        secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
+    assert "both masks of a client" in (tmp_path / "c1" / "errors.log").read_text()
 
 
 def test_a_sum_of_fewer_than_three_is_never_unmasked(tmp_path):

@@ -85,12 +85,41 @@ def forged(text, data=b"") -> RecordDict:
         forged("[" * 100_000),
         RecordDict({"tree": MetricRecord({"json": 1.0})}),
         RecordDict({"tree": ConfigRecord({"json": "{}"}), "large": ArrayRecord()}),
+        # What numpy reads as a kind of number, and we do not: records, other byte orders, subarrays, words.
+        *(
+            forged(f'{{"a": {{"$array": ["{kind}", [1]]}}}}', bytes(8))
+            for kind in (",f8", ">f8", "f8,f8", "(2,)<f4", "float64", "<c8", "<U2", "V8", "<M8[s]", "O", "")
+        ),
+        forged('{"a": {"$array": [["<f8"], [1]]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", [true]]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", ["1"]]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", [1.0]]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", [1], 1]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", [1, 1, 1, 1, 1, 1, 1, 1, 1]]}}', bytes(8)),
+        forged('{"a": {"$array": ["<f8", [0, 999999999999999999999]]}}'),
+        forged('{"a": ' + "9" * 5000 + "}"),
     ],
-    ids=range(15),
+    ids=range(34),
 )
 def test_anything_else_is_refused(record):
     with pytest.raises(InvalidReport, match="message"):
         wire.from_record(record)
+
+
+@pytest.mark.parametrize("size", [("LARGEST", 1000), ("LARGEST_TEXT", 1000)])
+def test_what_is_too_large_is_not_read(monkeypatch, size):
+    monkeypatch.setattr(wire, *size)
+    for record in (
+        wire.to_record({"a": np.zeros(200), "b": "x" * 1001}),
+        forged("{}" + " " * 1001, bytes(1001)),
+    ):
+        with pytest.raises(InvalidReport, match="more than"):
+            wire.from_record(record)
+
+
+def test_other_byte_orders_are_sent_as_ours():
+    tree = {"a": np.arange(5, dtype=">f8"), "b": np.arange(6, dtype=">i4").reshape(2, 3), "c": np.array(2.0)}
+    assert same(wire.from_record(wire.to_record(tree)), tree)
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.errors import InvalidOption
-from vaneb.files import absent
+from vaneb.files import absent, locked, private_files, private_folder
 
 federate = typer.Typer(
     suggest_commands=False,  # click does
@@ -47,7 +48,8 @@ FolderOption = Annotated[
     Path, typer.Option("--folder", help="The server's folder: reports, prior, outcome. Kept between runs.")
 ]
 InsecureOption = Annotated[
-    bool, typer.Option("--insecure", help="No encryption and no authentication. For trials only.")
+    bool,
+    typer.Option("--insecure", help="No encryption, no authentication. For trials on one machine only."),
 ]
 
 
@@ -58,13 +60,20 @@ def keys(
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address of the server; repeat. Loopback by default.")
     ] = None,
+    site: Annotated[
+        bool, typer.Option("--site", help="At a site: only the client's key and certificate.")
+    ] = False,
 ) -> None:
-    """Make certificates and node keys for a trial."""
+    """Make certificates and keys: all of a trial's, or with --site a client's own.
+
+    A client sends NAME.crt to the server's operator, who puts it into the server's keys/nodes. NAME is its
+    private key and stays.
+    """
     with told_to_user():
         _need_flower()
         from vaneb.flower.keys import make_keys
 
-        new = make_keys(folder, host or ["localhost", "127.0.0.1"], client or [])
+        new = make_keys(folder, host or ["localhost", "127.0.0.1"], client or [], server=not site)
         for path in new:
             print(path)
         if not new:
@@ -78,9 +87,9 @@ def server(
     nodes: Annotated[int, typer.Option(help="Clients to wait for.", min=1)] = 2,
     mode: ModeOption = Mode.REPORTS,
     folder: FolderOption = Path("federation"),
-    keys: Annotated[Path, typer.Option(help="Folder with certificates and the clients' public keys.")] = Path(
-        "keys"
-    ),
+    keys: Annotated[
+        Path, typer.Option(help="Folder with the server's certificate, and the clients' in nodes.")
+    ] = Path("keys"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 9092,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the clients.")] = 120.0,
@@ -94,9 +103,9 @@ def server(
 
     Run it again with the same folder to resume, or to serve a client that came late.
     """
-    with told_to_user():
+    with told_to_user(), private_files():
         _need_flower()
-        from vaneb.flower import checks, control, processes
+        from vaneb.flower import checks, control, door, processes
         from vaneb.flower.archive import Archive
 
         if config is not None and not config.is_file():
@@ -112,19 +121,37 @@ def server(
             experiment=config.read_text() if config else "",
             method=method,
         )
-        security, public = processes.Security(), {}
-        if not insecure:
-            security = processes.Security.of_server(keys)
-            checks.check_certificate(keys / "server.pem", "the server's certificate")
-            public = checks.public_keys(keys / "nodes")
+        if insecure:
+            checks.check_loopback(host)
+        else:
+            checks.check_server_keys(keys)
+        known = {} if insecure else checks.register(keys / "nodes")
         checks.check_port(host, port)
-        Archive.open(folder, chosen)
-        home = folder.resolve() / "flower"
-        with processes.superlink(home, host, port, security, folder=folder) as link:
-            control.register_nodes(link, public)
-            complain(f"listening on {link.address}; waiting for {nodes} clients.")
-            app = processes.write_app(home / "app", chosen)
-            outcome = control.run_app(link, app, folder / "outcome.json")
+        home = private_folder(folder.resolve()) / "flower"
+        with locked(folder, "another server works in it"):
+            archive = Archive.open(folder, chosen)
+            security = processes.Security() if insecure else processes.Security.on_loopback(home)
+            inner = port if insecure else processes.free_port()
+            with contextlib.ExitStack() as stack:
+                link = stack.enter_context(processes.superlink(home, inner, security, folder=folder))
+                if security.authority is not None:
+                    archive.keep_registered(control.register_nodes(link, known))
+                    stack.enter_context(
+                        door.open_door(
+                            host,
+                            port,
+                            keys / "server.pem",
+                            keys / "server.key",
+                            keys / "nodes",
+                            link.address,
+                            security.authority,
+                        )
+                    )
+                for path in [] if insecure else [keys / "server.pem", *known.values()]:
+                    if warning := checks.expires_soon(path):
+                        complain(warning)
+                complain(f"listening on {host}:{port}; waiting for {nodes} clients.")
+                outcome = control.run_app(link, chosen, folder / "outcome.json")
         _tell(outcome)
 
 
@@ -137,35 +164,99 @@ def client(
     ca: Annotated[Path, typer.Option(help="Certificate of the authority behind the server.")] = Path(
         "keys/ca.crt"
     ),
-    key: Annotated[Path | None, typer.Option(help="Private key; keys/nodes/NAME by default.")] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Private key, with its certificate beside it (KEY.crt); keys/nodes/NAME by default."
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when the result has arrived.")] = False,
     patience: Annotated[
         float, typer.Option(help="Seconds to try to reach the server, and to be let in, before giving up.")
     ] = 600.0,
-    allow: Annotated[
-        list[Mode] | None, typer.Option(help="Answer only to runs of this mode; repeat. All by default.")
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="What this client answers; FOLDER/policy.toml by default, written if it is not there."
+        ),
     ] = None,
     insecure: InsecureOption = False,
 ) -> None:
-    """Run beside a data set until stopped; the result is written to FOLDER/result.json."""
-    with told_to_user():
+    """Run beside a data set until stopped; the result is written to FOLDER/result.json.
+
+    What the client answers is said by its policy; what leaves is in FOLDER/studies first, and all that was
+    asked, answered and refused in FOLDER/ledger.jsonl.
+    """
+    with told_to_user(), private_files():
         _need_flower()
-        from vaneb.flower import beside, checks, processes
+        from vaneb.flower import beside, checks
+        from vaneb.flower.gate import client_context
 
         checks.check_name(name)
         checks.check_data(data)
-        checks.split_address(server)
+        host, _ = checks.split_address(server)
         private = key or ca.parent / "nodes" / name
-        if not insecure:
+        certificate = private.with_name(f"{private.name}.crt")
+        if insecure:
+            checks.check_loopback(host)
+        else:
             checks.check_certificate(ca, "the certificate of the authority behind the server")
             checks.check_private_key(private)
+            checks.check_certificate(certificate, "this client's certificate")
+            checks.check_pair(certificate, private)
+            if warning := checks.expires_soon(certificate):
+                complain(warning)
         folder = (folder or Path(name)).resolve()
-        node_config = {"data": str(data.resolve()), "client": name, "folder": str(folder)}
-        if allow:
-            node_config["allow"] = ",".join(mode.value for mode in allow)
-        security = processes.Security() if insecure else processes.Security(authority=ca)
-        node = beside.Node(name, folder, server, security, None if insecure else private, node_config)
-        beside.serve(node, patience=patience, once=once, tell=complain)
+        rules = checks.check_policy(policy, private_folder(folder), data)
+        node_config = {
+            "data": str(data.resolve()),
+            "client": name,
+            "folder": str(folder),
+            "policy": str(rules.resolve()),
+        }
+        context = None if insecure else client_context(ca, certificate, private)
+        node = beside.Node(name, folder, server, context, None if insecure else private, node_config)
+        with locked(folder, "another client works in it"):
+            beside.serve(node, patience=patience, once=once, tell=complain)
+
+
+@federate.command()
+def release(
+    study: Annotated[str, typer.Argument(help="The study that waits, as the ledger names it.")],
+    folder: Annotated[Path, typer.Option(help="The client's folder.")],
+) -> None:
+    """Let an answer leave that waits for review (review = true in the policy).
+
+    Read FOLDER/studies/STUDY/release.json first: it is what leaves when the server asks again.
+    """
+    with told_to_user(), private_files():
+        _need_flower()
+        from vaneb.flower.books import approve
+
+        print(f"released     {study}: {approve(folder, study)}")
+
+
+@federate.command()
+def ledger(
+    folder: Annotated[Path, typer.Argument(help="The client's folder.")],
+) -> None:
+    """Show all that a client was asked, answered and refused, and whether the ledger is as it was written."""
+    with told_to_user():
+        _need_flower()
+        from vaneb.flower.books import BEGINNING, read_ledger, spent
+        from vaneb.flower.privacy import epsilon_of
+
+        last, delta = BEGINNING, 1e-5
+        for entry in read_ledger(folder):
+            about = entry.get("reason") or entry.get("sha256", "")
+            named = " ".join(filter(None, (entry.get("study", ""), entry.get("question", ""))))
+            print(f"{entry['time']}  {entry['event']:<9} {named}  {about}")
+            last = entry["digest"]
+        noises = spent(folder)
+        if noises:
+            total = epsilon_of(list(noises.values()), delta)
+            print(f"spent        epsilon {total:.3g} at delta {delta:g}, in {len(noises)} private releases")
+        print(f"unchanged    {last}")
 
 
 @federate.command()
@@ -199,11 +290,9 @@ def simulate(
             nodes=count,
             wait=600.0,
             timeout=timeout,
-            data=str(data.resolve()),
-            client=client,
-            folder=str(folder.resolve() / "clients"),
         )
-        _tell(control.simulate(chosen, folder, count))
+        with locked(folder, "another run works in it"):
+            _tell(control.simulate(chosen, folder, data, client, count))
 
 
 def _settings(given: list[str] | None, **values: Any) -> Any:
@@ -243,6 +332,8 @@ def _tell(outcome: dict[str, Any]) -> None:
     for trouble in troubles:
         kind = "lost" if "lost" in trouble else "refused"
         print(f"{kind:<12} {trouble['client']}: {trouble[kind]}")
+    for name in outcome.get("absent", []):
+        print(f"absent       {name}: registered, but did not come")
     print(f"exchanges    {outcome['exchanges']} ({outcome['messages']} messages)")
     if troubles:
         raise typer.Exit(ExitCode.NOT_CERTIFIED)

@@ -3,6 +3,8 @@
 model.json        what the reports and the prior are of
 reports/NODE.npz  one report each, written when it arrives
 prior.json
+step.npz          where a fit over many exchanges stands, until it is done
+registered.json   who may come
 clients.json      numbers of the clients (networks)
 delivered/NODE    the prior with which this client was served
 outcome.json      what the last run did
@@ -19,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from vaneb.errors import InvalidOption
-from vaneb.files import write_atomically
+from vaneb.files import private_folder, write_atomically
 from vaneb.flower import wire
 from vaneb.flower.settings import Settings
 from vaneb.prior import Prior
+
+STEP = "step.npz"
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,11 @@ class Archive:
     def open(cls, folder: Path, settings: Settings) -> Archive:
         """The archive in ``folder``; refuses one that belongs to another model."""
         for name in ("reports", "delivered"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            private_folder(folder / name)
         text = json.dumps(settings.model_key(), sort_keys=True)
         path = folder / "model.json"
         begun = any((folder / "reports").iterdir()) or any(
-            (folder / name).exists() for name in ("prior.json", "stages")
+            (folder / name).exists() for name in ("prior.json", "stages", STEP)
         )
         if begun and path.exists() and path.read_text() != text:
             raise InvalidOption(
@@ -57,6 +61,22 @@ class Archive:
         (self.folder / "reports" / f"{node}.npz").unlink(missing_ok=True)
         (self.folder / "delivered" / str(node)).unlink(missing_ok=True)
 
+    def keep_registered(self, nodes: Mapping[str, int]) -> None:
+        """Who may come, by name."""
+        write_atomically(self.folder / "registered.json", json.dumps(dict(nodes)).encode())
+
+    def registered(self) -> dict[str, int]:
+        path = self.folder / "registered.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def keep_step(self, step: Mapping[str, Any]) -> None:
+        """Where a fit over many exchanges stands."""
+        wire.save(self.folder / STEP, step)
+
+    def step(self) -> wire.Tree | None:
+        path = self.folder / STEP
+        return wire.load(path) if path.exists() else None
+
     def reports(self) -> dict[int, wire.Tree]:
         """Saved answers by node."""
         found = sorted((self.folder / "reports").glob("*.npz"), key=lambda path: int(path.stem))
@@ -68,6 +88,7 @@ class Archive:
 
     def keep_prior(self, prior: Prior) -> None:
         prior.save(self.folder / "prior.json")
+        (self.folder / STEP).unlink(missing_ok=True)
 
     def delivered(self, prior: Prior) -> set[int]:
         """Nodes that have got their result under this prior."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 from vaneb.flower import checks, processes
 from vaneb.flower.client_app import ERRORS
 from vaneb.flower.client_data import RESULT
+from vaneb.flower.gate import open_gate
 from vaneb.flower.processes import FederationFailed
 
 #: Seconds between two tries to reach the server.
@@ -23,12 +26,15 @@ LINGER = 60.0
 
 @dataclass(frozen=True)
 class Node:
-    """One client: its name, its folder, the server it works for, and what its SuperNode is started with."""
+    """One client: its name, its folder, the server it works for, and what its SuperNode is started with.
+
+    ``context`` and ``key`` are ``None`` for a trial without protection.
+    """
 
     name: str
     folder: Path
     server: str
-    security: processes.Security
+    context: ssl.SSLContext | None
     key: Path | None
     node_config: Mapping[str, str]
 
@@ -45,13 +51,12 @@ def serve(node: Node, *, patience: float, once: bool, tell: Callable[[str], None
     before = _changed(node.folder / RESULT)
     deadline, told = time.monotonic() + patience, ""
     while True:
-        if not checks.reachable(node.server, node.security.authority):
-            reason = f"no server at {node.server} yet."
-        else:
+        reason = checks.greeted(node.server, node.context, node.name)
+        if not reason:
             began = time.monotonic()
-            if _stay(node, once, before, tell):
+            ended, reason = _stay(node, once, before, tell)
+            if ended:
                 return
-            reason = checks.why_ended(node.log.read_text(errors="replace"), node.name)
             if time.monotonic() - began > SETTLED:
                 deadline = time.monotonic() + patience
         if time.monotonic() > deadline:
@@ -62,14 +67,23 @@ def serve(node: Node, *, patience: float, once: bool, tell: Callable[[str], None
         time.sleep(min(PAUSE, max(0.1, deadline - time.monotonic())))
 
 
-def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None]) -> bool:
-    """Run a SuperNode; whether it may end now, since the result is there.  False if it ended by itself."""
-    command = processes.supernode_command(
-        node.server, processes.free_port(), node.security, node.node_config, node.key
-    )
+def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None]) -> tuple[bool, str]:
+    """Run a SuperNode behind a gate; whether it may end now, since the result is there.
+
+    If it ended by itself, the reason.
+    """
     home, errors = node.folder / "flower", node.folder / ERRORS
     failed, answered = _changed(errors), None
-    with processes.process(command, node.log, processes.environment(home)) as child:
+    with contextlib.ExitStack() as stack:
+        gate, address, security = None, node.server, processes.Security()
+        if node.context is not None:
+            host, _ = checks.split_address(node.server)
+            gate, address, shown = stack.enter_context(open_gate(home, node.server, host, node.context))
+            security = processes.Security(authority=shown)
+        command = processes.supernode_command(
+            address, processes.free_port(), security, node.node_config, node.key
+        )
+        child = stack.enter_context(processes.process(command, node.log, processes.environment(home)))
         while child.poll() is None:
             if _changed(errors) != failed:
                 failed = _changed(errors)
@@ -82,14 +96,15 @@ def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None
             ):
                 answered = time.monotonic()
             if answered is not None and _may_go(node, answered):
-                return True
+                return True, ""
             time.sleep(0.5)
-    return False
+    said = gate.reason if gate is not None else ""
+    return False, said or checks.why_ended(node.log.read_text(errors="replace"), node.name)
 
 
 def _may_go(node: Node, answered: float) -> bool:
     """Whether the server has ended, or has had time enough to fetch the last answer."""
-    return time.monotonic() - answered > LINGER or not checks.reachable(node.server, node.security.authority)
+    return time.monotonic() - answered > LINGER or bool(checks.greeted(node.server, node.context, node.name))
 
 
 def _all_answered(log: Path) -> bool:

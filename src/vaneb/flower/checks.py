@@ -11,14 +11,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from vaneb.errors import InvalidOption
-from vaneb.files import absent
+from vaneb.files import absent, write_atomically
 from vaneb.flower.client_data import read_client
-from vaneb.flower.keys import NAME
+from vaneb.flower.door import clock_of
+from vaneb.flower.gate import proxy_for
+from vaneb.flower.keys import NAME, load_certificate, load_private_key, public_bytes
+from vaneb.flower.passage import HELLO
+from vaneb.flower.policy import Policy
+from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.settings import Settings
 
 #: Colours in the messages of other libraries.
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+#: Name of a client's policy in its folder.
+POLICY = "policy.toml"
+#: Days before the end of a certificate from which on it is said.
+SOON = 30
 
 
 @contextlib.contextmanager
@@ -73,6 +84,25 @@ def check_certificate(path: Path, whose: str) -> None:
         )
 
 
+def expires_soon(path: Path) -> str:
+    """A warning about a certificate that has few days left."""
+    left = load_certificate(path.read_bytes()).not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return f"{path}: expires in {left.days} days. Renew it in time." if left.days < SOON else ""
+
+
+def check_policy(path: Path | None, folder: Path, data: Path) -> Path:
+    """The client's policy, readable, with columns that its file has; written if it is not named or there."""
+    found = path or folder / POLICY
+    if path is None and not found.exists():
+        write_atomically(found, Policy().text().encode())
+    policy = Policy.read(found)
+    if policy.columns and data.is_file():
+        _, frame = read_client(data)
+        if missing := [column for column in policy.columns if column not in frame.columns]:
+            raise InvalidOption(f"{found}: columns: {missing[0]!r} is not a column of {data}.")
+    return found
+
+
 def check_private_key(path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
@@ -85,20 +115,61 @@ def check_private_key(path: Path) -> None:
         serialization.load_ssh_private_key(path.read_bytes(), None)
 
 
-def public_keys(folder: Path) -> dict[str, Path]:
-    """Public keys of clients by name, each of them readable."""
-    from cryptography.hazmat.primitives import serialization
+def register(folder: Path) -> dict[str, Path]:
+    """Certificates of clients by name, each of them valid, each with a key of its own."""
+    from cryptography.hazmat.primitives.asymmetric import ec
 
-    found = {path.stem: path for path in sorted(folder.glob("*.pub"))}
+    found = {path.stem: path for path in sorted(folder.glob("*.crt"))}
     if not found:
         raise InvalidOption(
-            f"{folder}: no public keys (NAME.pub) of clients. Put there what clients have sent you, or make "
+            f"{folder}: no certificates (NAME.crt) of clients. Put there what clients have sent you, or make "
             "them with 'vaneb federate keys --client NAME'."
         )
-    for path in found.values():
-        with _wrong(str(path), "It should be a public key as ssh-keygen writes it: ecdsa-sha2-nistp384 ..."):
-            serialization.load_ssh_public_key(path.read_bytes())
+    holders: dict[bytes, Path] = {}
+    for name, path in found.items():
+        if not NAME.fullmatch(name):
+            raise InvalidOption(
+                f"{path}: its name is a client's: letters, digits, dots, dashes, underscores."
+            )
+        check_certificate(path, f"the certificate of client {name}")
+        with _wrong(str(path), "Make it at the client with 'vaneb federate keys --site --client NAME'."):
+            certificate = load_certificate(path.read_bytes())
+            if not isinstance(certificate.public_key(), ec.EllipticCurvePublicKey):
+                raise InvalidOption(f"{path}: its key must be of an elliptic curve (ECDSA).")
+            key = public_bytes(certificate)
+        if key in holders:
+            raise InvalidOption(f"{path}: has the same key as {holders[key]}. Each client has its own.")
+        holders[key] = path
     return found
+
+
+def check_server_keys(folder: Path) -> None:
+    """That the server has a certificate, valid now, and its key."""
+    for name in ("server.pem", "server.key"):
+        if not (folder / name).is_file():
+            raise InvalidOption(
+                f"{folder / name}: missing. Make keys with 'vaneb federate keys', or say --insecure."
+            )
+    check_certificate(folder / "server.pem", "the server's certificate")
+
+
+def check_pair(certificate: Path, key: Path) -> None:
+    """That a client's certificate is of its key."""
+    with _wrong(str(certificate), f"It should be the certificate of {key}."):
+        if load_certificate(certificate.read_bytes()).public_key() != load_private_key(key).public_key():
+            raise InvalidOption(
+                f"{certificate}: is not of the key {key}. Remove it and make it again with 'vaneb federate "
+                "keys --site', and send it to the server's operator."
+            )
+
+
+def check_loopback(host: str) -> None:
+    """That a trial without protection stays on this machine."""
+    if host not in LOOPBACK:
+        raise InvalidOption(
+            f"--insecure: lets everybody in who reaches {host}, and lets them run what they like. It is for "
+            f"this machine only ({LOOPBACK[0]}); leave it out and make keys with 'vaneb federate keys'."
+        )
 
 
 def check_port(host: str, port: int) -> None:
@@ -141,13 +212,15 @@ def check_experiment(settings: Settings) -> None:
         from vaneb.fl.experiment import model_of
         from vaneb.fl.methods import build_method
         from vaneb.fl.models import build_network
+        from vaneb.fl.naming import known_names_only
         from vaneb.flower.network_client import experiment_of
     except ImportError:
         raise InvalidOption("mode network needs torch. pip install 'vaneb[nn]'.") from None
     config = experiment_of(settings)
-    network = build_network(**model_of(config))
-    for stage in build_method(settings.method, config).stages:
-        build_algorithm(stage.algorithm, network, stage.options)
+    with known_names_only():
+        network = build_network(**model_of(config))
+        for stage in build_method(settings.method, config).stages:
+            build_algorithm(stage.algorithm, network, stage.options)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -158,29 +231,70 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def reachable(address: str, authority: Path | None) -> bool:
-    """Whether a server is there; refuses one whose certificate the authority has not signed."""
+def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str:
+    """Why a server does not let this client in now; empty if it does.
+
+    ``InvalidOption`` for what no waiting cures: a server whose certificate is not to be trusted.
+    """
     host, port = split_address(address)
+    absent = f"no server at {address} yet."
+    if context is None:
+        try:
+            with socket.create_connection((host, port), timeout=5.0):
+                return ""
+        except OSError:
+            return absent
     try:
-        with socket.create_connection((host, port), timeout=5.0) as plain:
-            if authority is None:
-                return True
-            context = ssl.create_default_context(cafile=str(authority))
-            with context.wrap_socket(plain, server_hostname=host):
-                return True
-    except ssl.SSLCertVerificationError as error:
-        raise InvalidOption(
-            f"--server {address}: its certificate is not to be trusted ({error.verify_message}). Use the "
-            f"ca.crt of this server (--ca, now {authority}), and a host name that its certificate has."
-        ) from None
-    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # on its way up or down
-        return False
-    except ssl.SSLError:
-        raise InvalidOption(
-            f"--server {address}: does not speak TLS. Is it another program, or a server with --insecure?"
-        ) from None
-    except OSError:
-        return False
+        proxy = proxy_for(host)
+        with httpx.Client(verify=context, proxy=proxy, trust_env=False, timeout=10.0) as client:
+            answer = client.post(f"https://{address}{HELLO}")
+    except httpx.ProxyError as error:
+        return f"the proxy {proxy} does not pass us on to {address} ({error}). See HTTPS_PROXY and NO_PROXY."
+    except httpx.HTTPError as error:
+        return _why_no_greeting(error, address) or absent
+    if answer.status_code == 401:
+        return not_let_in(name)
+    if answer.status_code != 200:
+        return f"{address} is not a vaneb server (it answers {answer.status_code})."
+    return _clocks(answer)
+
+
+def _clocks(answer: httpx.Response) -> str:
+    """Whether this machine's clock agrees with the one that the server has told."""
+    try:
+        there = datetime.datetime.fromisoformat(answer.json()["time"])
+    except (ValueError, KeyError, TypeError):
+        return "the server does not tell its time; is it of another version?"
+    return clock_of(datetime.datetime.now(datetime.UTC).isoformat(), there)
+
+
+def _why_no_greeting(error: BaseException, address: str) -> str:
+    """What a failed connection means; empty if nobody is there."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            raise InvalidOption(
+                f"--server {address}: its certificate is not to be trusted ({seen.verify_message}). Use the "
+                "ca.crt of this server (--ca), and a host name that its certificate has."
+            ) from None
+        if isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # on its way up or down
+            return ""
+        if isinstance(seen, ssl.SSLError):
+            if "alert" in str(seen).lower():
+                return not_let_in("")
+            raise InvalidOption(
+                f"--server {address}: does not speak TLS. Is it another program, or a server with --insecure?"
+            ) from None
+        seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+def not_let_in(name: str) -> str:
+    """What to do about a server that does not know a client."""
+    return (
+        "the server does not let this client in: it does not know its certificate, or no longer, or that has "
+        f"expired. Its operator puts {name or 'NAME'}.crt into the server's keys/nodes and starts it again."
+    )
 
 
 def why_ended(log: str, name: str) -> str:
@@ -188,8 +302,8 @@ def why_ended(log: str, name: str) -> str:
     last = log[log.rfind("Starting Flower SuperNode") :]
     if "Failed to activate SuperNode" in last:
         return (
-            "the server does not let this client in. Either it does not know the client's public key (its "
-            f"operator puts {name}.pub into the server's keys/nodes and starts the server again), or it "
+            "the server does not let this client in. Either it does not know the client's certificate (its "
+            f"operator puts {name}.crt into the server's keys/nodes and starts the server again), or it "
             "still holds the client's last connection, for up to a minute after that was cut."
         )
     errors = [line.strip() for line in last.splitlines() if "error" in line.lower()]

@@ -34,22 +34,35 @@ class Claim:
         return self.names, self.design, constant
 
 
+def read_names(value: object) -> tuple[str, ...]:
+    """Names of parameters, from outside; empty if they are none."""
+    if not isinstance(value, list):
+        return ()
+    good = all(isinstance(name, str) and len(name) < 500 and name.isprintable() for name in value)
+    return tuple(value) if good else ()
+
+
 def read_claim(node: int, registered: str, content: Tree) -> Claim:
     """The report in an answer; ``InvalidReport`` says what is wrong with it."""
-    names = content.get("names")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    names = read_names(content.get("names"))
+    if not names:
         raise InvalidReport("names: expected a list of text.")
     design = content.get("design")
     if not isinstance(design, str) or len(design) > 100:
         raise InvalidReport("design: expected a short text.")
-    report = ClientReport.from_wire(content.get("report", {}))
+    try:
+        report = ClientReport.from_wire(content.get("report", {}))
+    except InvalidReport:
+        raise
+    except Exception:  # from outside: any of a dozen kinds of error
+        raise InvalidReport("report: not a client report that this version writes.") from None
     if len(names) != len(report.estimate) or len(set(names)) != len(names):
         raise InvalidReport(f"names: {len(names)} for {len(report.estimate)} parameters, or not distinct.")
     if registered and report.id != registered:
         raise InvalidReport(
             f"id: answers for {report.id!r:.40}, but this node is registered as {registered!r}."
         )
-    return Claim(node, report, tuple(names), design)
+    return Claim(node, report, names, design)
 
 
 def consistent(
@@ -96,7 +109,10 @@ def consistent(
 
 def check_array(value: object, shape: tuple[int, ...], what: str) -> np.ndarray:
     """A finite float array of the given shape, from outside."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InvalidReport(f"{what}: expected numbers of shape {shape}.") from None
     if array.dtype.kind not in "iuf" or array.shape != shape:
         raise InvalidReport(f"{what}: expected numbers of shape {shape}, got {array.dtype} {array.shape}.")
     if not np.isfinite(array).all():

@@ -3,17 +3,22 @@
 Every handler is guarded: whatever goes wrong, the server is told one of a few fixed sentences, never the text
 of an exception (which may quote rows).  The full text goes to ``errors.log`` in the client's own folder.
 
-A handler answers only in runs of the modes that it belongs to, and only in modes that the client allows: a
-server that has announced sums under masks gets no answer to a question for this client's own part.
+A handler answers only in runs of the modes that it belongs to: a server that has announced sums under masks
+gets no answer to a question for this client's own part.  What else it answers is said by the site's
+``policy``, and what leaves is in the site's ``books`` first.
 
-Node config: ``data`` (file), ``client`` (name), ``folder`` (where results go), ``allow`` (modes, all by
-default).  In a simulation the data come from the run config and ``partition-id`` picks the client.
+Node config: ``data`` (file), ``client`` (name), ``folder`` (where results and books go), ``policy`` (file).
+All of it is the site's own; nothing of it is ever taken from a run.  In a simulation an environment variable
+names the data, ``partition-id`` picks the client, and there are neither policy nor books: all rows are one
+person's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -27,19 +32,24 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.files import write_atomically
-from vaneb.flower import client_data, wire
+from vaneb.files import private_folder, write_atomically
+from vaneb.fl.naming import known_names_only
+from vaneb.flower import books, client_data, wire
+from vaneb.flower.books import Held, Study, plain
 from vaneb.flower.client_data import RESULT
 from vaneb.flower.exchange import FAILED, TOKEN
+from vaneb.flower.policy import Policy, PolicyRefused, row_marks
+from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.seam import Likelihood
 
 app = ClientApp()
 
-RELEASED = "released.npz"
 ERRORS = "errors.log"
 #: All that a server is ever told of a failure at the client.
 FAILURES: tuple[tuple[type[Exception], str], ...] = (
+    (Held, "its answer waits for a person at the site to release it"),
+    (PolicyRefused, "its policy does not allow this question; its own ledger says why"),
     (InvalidReport, "its data do not fit the model; its own log says why"),
     (InvalidOption, "the run asks for something that it cannot do; its own log says why"),
     (OSError, "its file cannot be read; its own log says why"),
@@ -49,12 +59,13 @@ FAILURES: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a client is: its name, its file, its folder."""
+    """Where a client is: its name, its file, its folder, and the rules that hold there."""
 
     settings: Settings
     client: str
     data: Path
-    folder: Path | None
+    folder: Path
+    policy: Policy | None
     column: str = ""
     number: int = 0
 
@@ -62,29 +73,43 @@ class Place:
     def of(cls, context: Context) -> Place:
         settings = Settings.from_run_config(context.run_config)
         node = context.node_config
-        allowed = str(node.get("allow", "")).split(",")
-        if allowed != [""] and settings.mode not in allowed:
-            raise InvalidOption(f"mode {settings.mode}: this client allows {', '.join(allowed)} only.")
-        if settings.client:
+        if SIMULATION in os.environ:
+            place = json.loads(os.environ[SIMULATION])
             number = int(node.get("partition-id", 0))
-            own = Path(settings.folder) / str(number) if settings.folder else None
-            return cls(settings, "", Path(settings.data), own, settings.client, number)
-        folder = str(node.get("folder", ""))
-        if "data" not in node:
-            raise InvalidOption("node config: data is missing. Start the client with --data FILE.")
-        return cls(
-            settings, str(node.get("client", "")), Path(str(node["data"])), Path(folder) if folder else None
-        )
+            own = Path(place["folder"]) / str(number)
+            return cls(settings, "", Path(place["data"]), own, None, place["column"], number)
+        for name in ("data", "folder"):
+            if not node.get(name):
+                raise InvalidOption(f"node config: {name} is missing. Start it with 'vaneb federate client'.")
+        policy = Policy.read(Path(str(node["policy"]))) if "policy" in node else Policy()
+        client, data, folder = (str(node.get(name, "")) for name in ("client", "data", "folder"))
+        return cls(settings, client, Path(data), Path(folder), policy)
+
+    @property
+    def study(self) -> Study | None:
+        """The site's books on this run's question."""
+        return None if self.policy is None else Study(self.folder, self.settings, self.policy)
 
     def model(self) -> tuple[str, client_data.LocalModel]:
-        """The client's id and its coded rows."""
-        name, model, _ = self._fitted()
+        """The client's id and its coded rows, if the policy lets anything be said of them."""
+        name, model, _, _ = self._fitted()
+        if self.policy is not None:
+            self.policy.check_model(model)
         return name, model
 
-    def likelihood(self) -> tuple[str, client_data.LocalModel, Likelihood]:
-        """The same, and what is evaluated at the server's atoms."""
-        name, model, likelihood = self._fitted()
+    def likelihood(self, atoms: int = 0) -> tuple[str, client_data.LocalModel, Likelihood]:
+        """The same, and what is evaluated at so many of the server's atoms."""
+        name, model = self.model()
+        _, _, likelihood, marks = self._fitted()
+        if (study := self.study) is not None:
+            study.check_rows(marks)
+            study.count(atoms)
+            study.keep_rows(marks)
         return name, model, likelihood()
+
+    def marks(self) -> Any:
+        """Marks of the rows behind an answer."""
+        return self._fitted()[3]
 
     def _fitted(self) -> Any:
         """Found once for a file as it is; a process that is asked again need not fit again."""
@@ -92,17 +117,16 @@ class Place:
         return _fitted(self, about.st_mtime_ns, about.st_size)
 
     def keep(self, name: str, content: bytes) -> None:
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.folder / name, content)
+        write_atomically(private_folder(self.folder) / name, content)
 
 
 @functools.lru_cache(maxsize=4096)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
-    model = client_data.local_model(frame, place.settings)
+    agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings)
+    model = client_data.local_model(agreed, place.settings)
     likelihood = functools.cache(lambda: client_data.local_likelihood(model, place.settings))
-    return place.client or name, model, likelihood
+    return place.client or name, model, likelihood, row_marks(frame.iloc[model.kept])
 
 
 Handler = Callable[[wire.Tree, Place], dict[str, Any]]
@@ -118,13 +142,30 @@ def write_error(context: Context) -> None:
     folder = str(context.node_config.get("folder", ""))
     if not folder:
         return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with open(Path(folder) / ERRORS, "a", encoding="utf-8") as log:
+    with open(private_folder(Path(folder)) / ERRORS, "a", encoding="utf-8") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{traceback.format_exc()}\n")
 
 
-def guarded(*modes: str) -> Callable[[Handler], Callable[[Message, Context], Message]]:
-    """Make of a handler one that never raises, and that answers in runs of these modes only."""
+def write_refusal(context: Context, question: str, error: Exception) -> None:
+    """Enter what was not answered in the ledger; exceptions that may quote rows only by their sentence."""
+    folder = str(context.node_config.get("folder", ""))
+    # Whatever goes wrong here, a full disk or a damaged ledger: Flower would tell the server its text.
+    with contextlib.suppress(Exception):
+        write_error(context)
+    with contextlib.suppress(Exception):
+        if folder and SIMULATION not in os.environ:
+            reason = str(error) if isinstance(error, InvalidOption) else sentence_for(error)
+            event = "held" if isinstance(error, Held) else "refused"
+            asked = {key: str(value)[:200] for key, value in sorted(context.run_config.items()) if value}
+            books.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
+
+
+def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Message, Context], Message]]:
+    """Make of a handler one that never raises, and that answers in runs of these modes only.
+
+    Nothing leaves that the policy does not allow, or before it is in the books.  A handler that does not
+    ``tell`` says only that it has kept what it was given.
+    """
 
     def make(handler: Handler) -> Callable[[Message, Context], Message]:
         @functools.wraps(handler)
@@ -136,10 +177,16 @@ def guarded(*modes: str) -> Callable[[Handler], Callable[[Message, Context], Mes
                 place = Place.of(context)
                 if place.settings.mode not in modes:
                     raise InvalidOption(f"{handler.__name__}: not a question of mode {place.settings.mode}.")
-                answer = handler(question, place)
+                study = place.study
+                with known_names_only():
+                    if study is not None:
+                        study.begin()
+                    answer = handler(question, place)
+                if study is not None and tells:
+                    study.release(handler.__name__, answer)
             except Exception as error:
-                write_error(context)
                 answer = {FAILED: sentence_for(error)}
+                write_refusal(context, handler.__name__, error)
             return Message(wire.to_record({**answer, TOKEN: token}), reply_to=message)
 
         return run
@@ -150,44 +197,38 @@ def guarded(*modes: str) -> Callable[[Handler], Callable[[Message, Context], Mes
 @app.query("report")
 @guarded("reports")
 def report(question: wire.Tree, place: Place) -> dict[str, Any]:
-    """Fit locally and answer with a report in the wire form."""
-    if released := _released(place):
-        return released
+    """Fit locally and answer with a report in the wire form; asked again, with the one that has left."""
+    mechanism, study = place.settings.privacy(), place.study
+    kept = None if study is None else study.kept()
+    # Noise that is drawn twice protects half as much.
+    if mechanism is not None and kept is not None:
+        return kept
     client, model = place.model()
+    if study is not None and not study.check_rows(place.marks()) and kept is not None:
+        return kept
+    if study is not None and mechanism is not None:
+        if model.fewest_of_level or model.classes:
+            raise PolicyRefused("formula: levels and classes have names, which no noise protects.")
+        study.check_budget()
     fitted = client_data.local_report(model, place.settings)
     one = fitted[0]
     answer: dict[str, Any] = {"names": list(fitted.names), "design": model.design}
-    mechanism = place.settings.privacy()
     if mechanism is not None:
         one = mechanism.release(one, np.random.default_rng())
         answer["design"] = ""
     answer["report"] = {**one.to_wire(), "id": client}
-    if mechanism is not None and place.folder is not None:
-        place.folder.mkdir(parents=True, exist_ok=True)
-        wire.save(place.folder / RELEASED, {**answer, "for": _model_text(place)})
+    if study is not None:
+        study.count()
+        study.keep_rows(place.marks())
+        study.keep(answer)
     return answer
 
 
-def _released(place: Place) -> dict[str, Any] | None:
-    """What was released before: noise that is drawn twice protects half as much."""
-    if place.settings.privacy() is None or place.folder is None:
-        return None
-    path = place.folder / RELEASED
-    if not path.exists():
-        return None
-    saved = wire.load(path)
-    return saved if saved.pop("for", None) == _model_text(place) else None
-
-
-def _model_text(place: Place) -> str:
-    return json.dumps(place.settings.model_key(), sort_keys=True)
-
-
 @app.query("deliver")
-@guarded("reports")
+@guarded("reports", tells=False)
 def deliver(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Keep what the server found for this client."""
-    place.keep(RESULT, (json.dumps(_plain(question), indent=1) + "\n").encode())
+    place.keep(RESULT, (json.dumps(plain(question), indent=1) + "\n").encode())
     return {"kept": True}
 
 
@@ -199,19 +240,20 @@ def evaluate(question: wire.Tree, place: Place) -> dict[str, Any]:
 
     if place.settings.mode == "secure" and question.get("kind") != "describe":
         raise InvalidOption("evaluate: in mode secure a client gives its part only under a mask.")
-    client, model, likelihood = place.likelihood()
+    atoms = question.get("atoms")
+    client, model, likelihood = place.likelihood(len(atoms) if isinstance(atoms, np.ndarray | list) else 0)
     return {"client": client, **answer_evaluation(question, likelihood, model)}
 
 
 @app.query("personalise")
-@guarded("evaluate", "secure")
+@guarded("evaluate", "secure", tells=False)
 def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
     """Find this client's own posterior from the prior; nothing of it is told."""
     from vaneb.flower.evaluation import own_posterior
 
     client, model, likelihood = place.likelihood()
     found = own_posterior(question, client, likelihood, model)
-    place.keep(RESULT, (json.dumps(_plain(found), indent=1) + "\n").encode())
+    place.keep(RESULT, (json.dumps(plain(found), indent=1) + "\n").encode())
     return {"kept": True}
 
 
@@ -221,16 +263,28 @@ class Failed(Exception):
 
 def in_a_crowd(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
     """Refuse a protocol that would unmask the sum of too few; the server proposes, the client checks."""
-    from vaneb.flower.secure import SMALLEST_SUM, smallest_sum_of
+    from vaneb.flower.secure import check_crowd
 
     def check() -> None:
-        if smallest_sum_of(message.content) < SMALLEST_SUM:
-            raise InvalidOption(
-                f"secure: the server could unmask a sum of fewer than {SMALLEST_SUM} clients."
-            )
+        place = Place.of(context)
+        if place.settings.mode != "secure":
+            raise InvalidOption(f"secure: not a question of mode {place.settings.mode}.")
+        if (study := place.study) is not None:
+            study.begin()
+        check_crowd(message.content)
 
     _or_failed(check, context)
     return call_next(message, context)
+
+
+def in_agreement(message: Message, context: Context, call_next: Callable[..., Message]) -> Message:
+    """Add only to a sum whose other parts answer the same question: clients tell each other which it is."""
+    from vaneb.flower.agreement import opened, remembered, sealed
+
+    stage = _or_failed(lambda: remembered(message, context), context)
+    _or_failed(lambda: opened(message, context, stage), context)
+    reply = call_next(message, context)
+    return reply if reply.has_error() else _or_failed(lambda: sealed(reply, context, stage), context)
 
 
 def _or_failed(part: Callable[[], Any], context: Context) -> Any:
@@ -238,23 +292,25 @@ def _or_failed(part: Callable[[], Any], context: Context) -> Any:
     try:
         return part()
     except Exception as error:
-        write_error(context)
+        write_refusal(context, "secure", error)
         sentence = sentence_for(error)
     # Out of the block, so that nothing of the first exception hangs on to this one.
     raise Failed(sentence)
 
 
-@app.train(mods=[in_a_crowd, secaggplus_mod])
+@app.train(mods=[in_a_crowd, in_agreement, secaggplus_mod])
 def secure(message: Message, context: Context) -> Message:
     """This client's part of a sum, which Flower masks before it leaves."""
-    from vaneb.flower.secure import answer_secure
+    from vaneb.flower.secure import as_answer, own_vector, question_of
 
     def part() -> Any:
         place = Place.of(context)
-        if place.settings.mode != "secure":
-            raise InvalidOption(f"secure: not a question of mode {place.settings.mode}.")
-        _, _, likelihood = place.likelihood()
-        return answer_secure(message.content, likelihood, place.settings)
+        atoms, weights = question_of(message.content)
+        _, _, likelihood = place.likelihood(len(atoms))
+        vector = own_vector(atoms, weights, likelihood, place.settings)
+        if (study := place.study) is not None:
+            study.release("secure", {"under a mask": vector})
+        return as_answer(vector)
 
     return Message(_or_failed(part, context), reply_to=message)
 
@@ -263,14 +319,9 @@ def secure(message: Message, context: Context) -> Message:
 @guarded("network")
 def network(question: wire.Tree, place: Place) -> dict[str, Any]:
     """One of the engine's tasks, on this client's data and with its own state."""
-    from vaneb.flower.network_client import run_task
+    from vaneb.flower.network_client import count_images, run_task
 
+    if place.policy is not None and (study := place.study) is not None:
+        place.policy.check_size(count_images(place.data))
+        study.count()
     return run_task(question, place.settings, place.data, place.folder, place.client)
-
-
-def _plain(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _plain(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_plain(value) for value in tree]
-    return tree.tolist() if isinstance(tree, np.ndarray | np.generic) else tree

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption, InvalidReport
@@ -35,6 +38,12 @@ class LocalModel:
     family: Family
     design: str
     """Stands for the coding of the columns: levels of factors and classes, in order."""
+    fewest_of_level: dict[str, int] = field(default_factory=dict)
+    """Rows of the rarest level of each factor."""
+    classes: bool = False
+    """Whether the response is one of a few classes."""
+    kept: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Positions of the rows in the file."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,7 +89,15 @@ def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
         family = family.with_dispersion(settings.dispersion)
     levels = {column: sorted(map(str, known)) for column, known in design.levels.items()}
     coding = json.dumps([levels, [str(c) for c in design.coding.classes]], sort_keys=True)
-    return LocalModel(rows, family, hashlib.sha256(coding.encode()).hexdigest()[:16])
+    used = data.iloc[coded.kept]
+    return LocalModel(
+        rows,
+        family,
+        hashlib.sha256(coding.encode()).hexdigest()[:16],
+        {column: int(used[column].value_counts().loc[lambda n: n > 0].min()) for column in design.levels},
+        settings.family in ("binomial", "multinomial"),
+        coded.kept,
+    )
 
 
 def local_report(model: LocalModel, settings: Settings) -> Reports:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -15,7 +16,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaneb.flower.processes import FederationFailed, Link, Security, free_port, superlink, write_app
+from vaneb.flower.keys import load_certificate, public_bytes
+from vaneb.flower.processes import (
+    LOOPBACK,
+    SIMULATION,
+    FederationFailed,
+    Link,
+    Security,
+    app_bundle,
+    free_port,
+    superlink,
+)
 from vaneb.flower.settings import Settings
 
 #: Seconds between two looks at what Flower says of a run.
@@ -28,60 +39,84 @@ def _client(link: Link) -> Iterator[Any]:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     authority = link.security.authority
-    client = ControlHttpClient.from_server_address(
-        server_address=link.address,
-        insecure=not link.security.on,
-        root_certificates=None if authority is None else authority.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="vaneb")],
-    )
+    with _without_proxy():
+        client = ControlHttpClient.from_server_address(
+            server_address=link.address,
+            insecure=not link.security.on,
+            root_certificates=None if authority is None else authority.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="vaneb")],
+        )
     try:
         yield client
     finally:
         client.close()
 
 
-def register_nodes(link: Link, public_keys: Mapping[str, Path]) -> dict[str, int]:
-    """Let these nodes in, under their names; returns their ids.  Known ones are left as they are."""
-    from flwr.cli.supernode.register import try_load_public_key
-    from flwr.proto.control_pb2 import RegisterNodeRequest
+@contextlib.contextmanager
+def _without_proxy() -> Iterator[None]:
+    """A client of Flower's that is made in this block goes to this machine's own ports directly."""
+    before = os.environ.get("NO_PROXY")
+    os.environ["NO_PROXY"] = ",".join([*LOOPBACK, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["NO_PROXY"]
+        else:
+            os.environ["NO_PROXY"] = before
 
-    known_path = link.home / "nodes.json"
-    known: dict[str, int] = json.loads(known_path.read_text()) if known_path.exists() else {}
+
+def register_nodes(link: Link, certificates: Mapping[str, Path]) -> dict[str, int]:
+    """Let the holders of these certificates in, under their names, and nobody else; returns their ids.
+
+    What the SuperLink knew before counts only if it is the same key under the same name.
+    """
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+
+    wanted = {name: public_bytes(load_certificate(path.read_bytes())) for name, path in certificates.items()}
+    ids: dict[str, int] = {}
     with _client(link) as client:
-        for name, path in public_keys.items():
-            if name not in known:
-                request = RegisterNodeRequest(public_key=try_load_public_key(path), name=name)
-                known[name] = int(client.RegisterNode(request).node_id)
-    known_path.write_text(json.dumps(known))
-    return {name: known[name] for name in public_keys}
+        for node in client.ListNodes(ListNodesRequest()).nodes_info:
+            if node.status == "unregistered":
+                continue
+            if wanted.get(node.name) == node.public_key:
+                ids[node.name] = int(node.node_id)
+            else:
+                client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+        for name, key in wanted.items():
+            if name not in ids:
+                request = RegisterNodeRequest(public_key=key, name=name)
+                ids[name] = int(client.RegisterNode(request).node_id)
+    return ids
 
 
 def run_app(
     link: Link,
-    app: Path,
+    settings: Settings,
     outcome: Path,
     *,
+    bundle: bytes | None = None,
     simulation: Mapping[str, Any] | None = None,
-    seconds: float = 3600.0,
+    seconds: float = math.inf,
 ) -> dict[str, Any]:
     """Submit a run and wait for what its server app writes to ``outcome``, which is returned.
 
-    ``simulation`` has Flower's options of one, such as ``num_supernodes``.
+    ``bundle`` is the app, ours by default.  ``simulation`` has Flower's options of one, such as
+    ``num_supernodes``.
     """
-    from flwr.cli.build import build_fab_from_disk
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest
     from flwr.supercore.fab import Fab
     from flwr.supercore.utils import simulation_config_from_json
 
     outcome.unlink(missing_ok=True)
-    content = build_fab_from_disk(app)
+    content = app_bundle() if bundle is None else bundle
     fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
     with _client(link) as client:
         started = client.StartRun(
             StartRunRequest(
                 fab=fab_to_proto(fab),
-                override_config=user_config_to_proto({}),
+                override_config=user_config_to_proto(settings.to_run_config()),
                 override_federation_config=simulation_config_from_json(dict(simulation))
                 if simulation
                 else None,
@@ -106,17 +141,18 @@ def run_app(
 
 
 def simulate(
-    settings: Settings, folder: Path, clients: int, *, cpus: int = 1, seconds: float = 3600.0
+    settings: Settings, folder: Path, data: Path, column: str, clients: int, *, cpus: int = 1
 ) -> dict[str, Any]:
-    """A run with ``clients`` virtual nodes on this machine; returns its outcome."""
+    """A run with ``clients`` virtual nodes on this machine; returns its outcome.
+
+    ``data`` is the table with all clients, ``column`` the one that tells them apart.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     home = folder.resolve() / "flower"
-    app = write_app(home / "app", settings)
+    place = {"data": str(data.resolve()), "column": column, "folder": str(folder.resolve() / "clients")}
     options = {"num_supernodes": clients, "client_resources_num_cpus": cpus}
     # Ray's sockets must have short paths.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray:
-        env = {"RAY_TMPDIR": os.environ.get("RAY_TMPDIR", ray)}
-        with superlink(
-            home, "127.0.0.1", free_port(), Security(), folder=folder, simulation=True, extra=env
-        ) as link:
-            return run_app(link, app, folder / "outcome.json", simulation=options, seconds=seconds)
+        env = {"RAY_TMPDIR": os.environ.get("RAY_TMPDIR", ray), SIMULATION: json.dumps(place)}
+        with superlink(home, free_port(), Security(), folder=folder, simulation=True, extra=env) as link:
+            return run_app(link, settings, folder / "outcome.json", simulation=options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
-from vaneb.flower.claims import check_array
+from vaneb.flower.claims import check_array, read_names
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.one_shot import FEWEST, results_of
@@ -72,14 +73,14 @@ def own_posterior(question: Tree, client: str, likelihood: Likelihood, model: Lo
 
 def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Fit without reports, then let every client find its own posterior."""
-    return run_at_clients(line, settings, archive, lambda roll: fit_who_stays(line, settings, roll))
+    return run_at_clients(line, settings, archive, lambda roll: fit_who_stays(line, settings, roll, archive))
 
 
 def run_at_clients(
     line: Line, settings: Settings, archive: Archive, fit: Callable[[Roll], Prior]
 ) -> dict[str, Any]:
     """The saved prior, or the one that ``fit`` finds; then every client finds its own posterior."""
-    roll = call_roll(line.grid, settings.nodes, settings.wait)
+    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
     prior = None if settings.refit else archive.prior()
     fitted, began = prior is None, time.process_time()
     if prior is None:
@@ -92,6 +93,7 @@ def run_at_clients(
         served,
         roll.troubles,
         line.traffic.summary(),
+        absent=list(roll.absent),
         fitted=fitted,
         clients=prior.clients,
         atoms=len(prior.weights),
@@ -99,12 +101,12 @@ def run_at_clients(
     )
 
 
-def fit_who_stays(line: Line, settings: Settings, roll: Roll) -> Prior:
+def fit_who_stays(line: Line, settings: Settings, roll: Roll, archive: Archive | None = None) -> Prior:
     """The prior; a client that is lost on the way is left out, and the fit begins again without it."""
     nodes = tuple(roll.names)
     while len(nodes) >= FEWEST:
         try:
-            return fit_remote(line, nodes, settings)
+            return fit_remote(line, nodes, settings, archive)
         except Lost as error:
             for node, reason in error.reasons.items():
                 roll.lose(node, reason)
@@ -115,16 +117,22 @@ def fit_who_stays(line: Line, settings: Settings, roll: Roll) -> Prior:
     )
 
 
-def fit_remote(line: Line, nodes: tuple[int, ...], settings: Settings) -> Prior:
+def fit_remote(
+    line: Line, nodes: tuple[int, ...], settings: Settings, archive: Archive | None = None
+) -> Prior:
     """The prior of clients behind a line.
 
-    Algorithm 1 by default, at one exchange a step.  Another solver is asked for by name: it runs on the same
-    clients, with as many exchanges as it has questions.
+    Algorithm 1 by default, at one exchange a step; the ``archive`` knows where it stands, so that a server
+    that was killed goes on from there.  Another solver is asked for by name: it runs on the same clients,
+    with as many exchanges as it has questions.
     """
     names = described(line, nodes, settings)
     remote = RemoteLikelihood(line, nodes, names)
     if settings.solver in ("", "pseudo-em"):
-        atoms, weights = algorithm_1(remote, remote.sums, settings.iterations, settings.tol, settings.seed)
+        steps = None if archive is None else Steps(archive, nodes)
+        atoms, weights = algorithm_1(
+            remote, remote.sums, settings.iterations, settings.tol, settings.seed, steps
+        )
         return Prior(atoms, weights, None, names, len(nodes))
     model = VANEB(
         solver=settings.solver,
@@ -136,25 +144,50 @@ def fit_remote(line: Line, nodes: tuple[int, ...], settings: Settings) -> Prior:
     return model.fit(remote).prior_
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Steps of a fit to these nodes, kept as they are made."""
+
+    archive: Archive
+    nodes: tuple[int, ...]
+
+    def last(self) -> tuple[int, Array, Array] | None:
+        """Steps made, atoms and weights; ``None`` if there are none, or they are of other nodes."""
+        saved = self.archive.step()
+        if saved is None or sorted(map(int, saved["nodes"])) != sorted(self.nodes):
+            return None
+        return int(saved["number"]), saved["atoms"], saved["weights"]
+
+    def keep(self, number: int, atoms: Array, weights: Array) -> None:
+        nodes = [str(node) for node in self.nodes]
+        self.archive.keep_step({"nodes": nodes, "number": number, "atoms": atoms, "weights": weights})
+
+
 def algorithm_1(
     likelihood: Likelihood,
     sums: Callable[[Array, Array], Sums],
     iterations: int,
     tol: float = 1e-4,
     seed: int = 0,
+    steps: Steps | None = None,
 ) -> tuple[Array, Array]:
     """Algorithm 1 in ``iterations`` + 2 exchanges: atoms (m, d) and weights (m,).
 
     Atoms at the clients' estimates, NPMLE weights over them, then steps of pseudo-EM; what
     ``VANEB(solver="pseudo-em", smooth="off")`` does with clients in one place, without its certificate.
     """
-    candidates = completed_estimates(likelihood)
-    atoms = candidates[covering_subset(candidates, MOST_ATOMS, np.random.default_rng(seed))]
-    matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
-    weights = npmle_weights(matrix, tol=0.1 * tol).weights
-    atoms, weights = atoms[weights > 0], weights[weights > 0]
-    for _ in range(iterations):
+    begun = None if steps is None else steps.last()
+    if begun is None:
+        candidates = completed_estimates(likelihood)
+        atoms = candidates[covering_subset(candidates, MOST_ATOMS, np.random.default_rng(seed))]
+        matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
+        weights = npmle_weights(matrix, tol=0.1 * tol).weights
+        begun = 0, atoms[weights > 0], weights[weights > 0]
+    first, atoms, weights = begun
+    for number in range(first, iterations):
         atoms, weights = em_step(sums(atoms, weights), atoms)
+        if steps is not None:
+            steps.keep(number + 1, atoms, weights)
     return atoms, weights
 
 
@@ -162,7 +195,9 @@ def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[s
     """Names of the parameters, which all clients must share; ``Lost`` names those that have others."""
     questions = {node: {"kind": "describe"} for node in nodes}
     answers = line.ask_all("evaluate", questions, about="describe")
-    kinds = {node: (tuple(map(str, a.get("names", ()))), str(a.get("design"))) for node, a in answers.items()}
+    kinds = {node: (read_names(a.get("names")), str(a.get("design"))[:100]) for node, a in answers.items()}
+    if unreadable := {node: "names: expected a list of text" for node, kind in kinds.items() if not kind[0]}:
+        raise Lost(unreadable)
     given = tuple(name.strip() for name in settings.parameters.split(",")) if settings.parameters else ()
     counts = [kind for kind in kinds.values() if not given or kind[0] == given]
     if not counts:

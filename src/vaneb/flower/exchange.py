@@ -187,7 +187,9 @@ def _answer(node: int, reply: Message, token: str) -> Answer:
     if content.pop(TOKEN, None) != token:
         return Answer(node, None, "answer: belongs to another exchange (an old answer sent again?).")
     if FAILED in content:
-        return Answer(node, None, f"client: {str(content[FAILED])[:100]}")
+        # It ends up on an operator's terminal.
+        said = "".join(letter for letter in str(content[FAILED])[:100] if letter.isprintable())
+        return Answer(node, None, f"client: {said}")
     return Answer(node, content)
 
 

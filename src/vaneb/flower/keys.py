@@ -1,8 +1,12 @@
-"""Certificates and node keys for a trial.  For anything else use those of your own authority.
+"""Certificates and keys of a federation.
 
-ca.crt, ca.key              an authority that signs the server's certificate
+ca.crt, ca.key              an authority for a trial, which signs the server's certificate
 server.pem, server.key      the server's, for its host names and addresses
-nodes/NAME, nodes/NAME.pub  one key pair for each client (ECDSA, P-384, as Flower wants them)
+nodes/NAME, nodes/NAME.crt  a client's private key (ECDSA, P-384, in OpenSSH's form, as Flower wants it) and
+                            the certificate that goes with it, which is all that the server gets
+
+A client's certificate is signed by its own key: whom a server knows is said by its register, the folder
+``nodes``, and by nobody else.
 """
 
 from __future__ import annotations
@@ -16,17 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from vaneb.errors import InvalidOption
+from vaneb.files import private_folder
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
-DAYS = 90
+#: Of a trial's authority and server, and of a client's certificate, which its institution renews.
+DAYS, CLIENT_DAYS = 90, 365
 
 
-def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str]) -> list[Path]:
-    """Write what is missing of a trial's certificates and keys; returns the files that are new."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
+def make_keys(
+    folder: Path, hosts: Sequence[str], clients: Sequence[str], *, server: bool = True
+) -> list[Path]:
+    """Write what is missing of certificates and keys; returns the files that are new."""
     for client in clients:
         if not NAME.fullmatch(client):
             raise InvalidOption(f"client {client!r}: use letters, digits, dots, dashes and underscores.")
@@ -38,54 +43,138 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str]) -> lis
     except OSError as error:
         raise InvalidOption(f"{folder}: cannot be a folder ({error.strerror}). Name another.") from None
     new: list[Path] = []
-    if not (folder / "server.pem").exists():
+    if server and not (folder / "server.pem").exists():
         new += _certificates(folder, hosts)
     for client in clients:
-        private, public = folder / "nodes" / client, folder / "nodes" / f"{client}.pub"
-        if private.exists():
-            continue
-        key = ec.generate_private_key(ec.SECP384R1())
-        _write_secret(
-            private,
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.OpenSSH,
-                serialization.NoEncryption(),
-            ),
-        )
-        encoded = key.public_key().public_bytes(
-            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        )
-        public.write_bytes(encoded + f" {client}\n".encode())
-        new += [private, public]
+        new += _client(folder / "nodes", client)
     return new
+
+
+def _client(folder: Path, name: str) -> list[Path]:
+    """A client's key, if it has none, and its certificate."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private, public = folder / name, folder / f"{name}.crt"
+    new: list[Path] = []
+    if not private.exists():
+        if public.exists():
+            return []  # registered here, with a key that is elsewhere
+        key: Any = ec.generate_private_key(ec.SECP384R1())
+        form = serialization.PrivateFormat.OpenSSH
+        _write_secret(private, _encoded(key, form))
+        new.append(private)
+    else:
+        key = load_private_key(private)
+    if not public.exists():
+        public.write_bytes(_pem(_self_signed(key, name, [], CLIENT_DAYS, client=True)))
+        new.append(public)
+    return new
+
+
+def loopback_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A new certificate for 127.0.0.1 and its key, for connections within this machine."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private_folder(folder)
+    certificate, secret = folder / f"{name}.crt", folder / f"{name}.key"
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write_secret(secret, _encoded(key, serialization.PrivateFormat.PKCS8))
+    certificate.write_bytes(_pem(_self_signed(key, name, ["localhost", "127.0.0.1"], DAYS, client=False)))
+    return certificate, secret
+
+
+def load_private_key(path: Path) -> Any:
+    """A client's private key, as ssh-keygen or ``make_keys`` writes it."""
+    from cryptography.hazmat.primitives import serialization
+
+    return serialization.load_ssh_private_key(path.read_bytes(), None)
+
+
+def as_pkcs8(path: Path) -> bytes:
+    """The same in the form that OpenSSL reads."""
+    from cryptography.hazmat.primitives import serialization
+
+    return _encoded(load_private_key(path), serialization.PrivateFormat.PKCS8)
+
+
+def load_certificate(content: bytes) -> Any:
+    """A certificate from PEM or DER."""
+    from cryptography import x509
+
+    if content.lstrip().startswith(b"-----"):
+        return x509.load_pem_x509_certificate(content)
+    return x509.load_der_x509_certificate(content)
+
+
+def public_bytes(certificate: Any) -> bytes:
+    """A certificate's public key as Flower writes it."""
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    return public_key_to_bytes(certificate.public_key())
+
+
+def _encoded(key: Any, form: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    encoded: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return encoded
+
+
+def _pem(certificate: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    encoded: bytes = certificate.public_bytes(serialization.Encoding.PEM)
+    return encoded
+
+
+def _builder(subject: str, issuer: str, key: Any, days: float) -> Any:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    def named(text: str) -> Any:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(named(subject))
+        .issuer_name(named(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + datetime.timedelta(days=days))
+    )
+
+
+def _self_signed(key: Any, name: str, hosts: Sequence[str], days: float, *, client: bool) -> Any:
+    """A certificate that vouches for itself and for no other."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    purpose = x509.ExtendedKeyUsageOID.CLIENT_AUTH if client else x509.ExtendedKeyUsageOID.SERVER_AUTH
+    builder = (
+        _builder(name, name, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    )
+    if hosts:
+        names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(key, hashes.SHA384())
 
 
 def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
 
-    begin = datetime.datetime.now(datetime.UTC) - datetime.timedelta(minutes=5)
-
-    def named(text: str) -> Any:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def builder(subject: str, key: Any) -> Any:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(named(subject))
-            .issuer_name(named("vaneb trial authority"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(begin)
-            .not_valid_after(begin + datetime.timedelta(days=DAYS))
-        )
-
+    issuer = "vaneb trial authority"
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     ca = (
-        builder("vaneb trial authority", authority)
+        _builder(issuer, issuer, authority, DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
@@ -93,7 +182,7 @@ def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
     )
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     certificate = (
-        builder(hosts[0], server)
+        _builder(hosts[0], issuer, server, DAYS)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
@@ -102,16 +191,9 @@ def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
         .sign(authority, hashes.SHA384())
     )
     for name, key in (("ca.key", authority), ("server.key", server)):
-        _write_secret(
-            folder / name,
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-        )
+        _write_secret(folder / name, _encoded(key, serialization.PrivateFormat.PKCS8))
     for name, signed in (("ca.crt", ca), ("server.pem", certificate)):
-        (folder / name).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        (folder / name).write_bytes(_pem(signed))
     return [folder / name for name in ("ca.crt", "ca.key", "server.pem", "server.key")]
 
 

@@ -7,6 +7,7 @@ keeps per client stays in the client's own folder, where it survives a restart.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.files import write_atomically
+from vaneb.files import private_folder, write_atomically
 from vaneb.fl.config import Config, config_from
 from vaneb.fl.experiment import model_of
 from vaneb.fl.federated_data import FederatedData
@@ -32,6 +33,8 @@ from vaneb.flower.settings import Settings
 NETWORK = "network.npz"
 #: What a reply to an update lists: clients that diverged, and those that have written a new state.
 LISTS = ("diverged", "written")
+#: End of the name of a state: the client's number and the round's.
+STATE = re.compile(r"\d{1,9}-\d{1,9}\.npz\Z")
 
 
 def experiment_of(settings: Settings) -> Config:
@@ -90,16 +93,19 @@ def _bench(model: str, data: str) -> Workbench:
     return Workbench(json.loads(model), FederatedData.load(Path(data)))
 
 
+def count_images(data: Path) -> int:
+    """Images that a client trains on."""
+    return len(FederatedData.load(data).train_labels)
+
+
 def run_task(
-    question: dict[str, Any], settings: Settings, data: Path, folder: Path | None, name: str
+    question: dict[str, Any], settings: Settings, data: Path, folder: Path, name: str
 ) -> dict[str, Any]:
     """Carry out one of the engine's tasks; the client's state is read from, and kept in, its own folder."""
-    if folder is None:
-        raise InvalidOption("node config: folder is missing; a network needs one for the client's state.")
     if "task" not in question:
         return {"client": name}
     config = experiment_of(settings)
-    (folder / "states").mkdir(parents=True, exist_ok=True)
+    private_folder(folder / "states")
     bench = _bench(json.dumps(model_of(config), sort_keys=True), str(data))
     task, message = dict(question["task"]), from_wire(question["message"])
     own: Task = {**task, "clients": [0], "states": [_own_file(folder, task["states"][0])]}
@@ -114,8 +120,13 @@ def run_task(
 
 
 def _own_file(folder: Path, name: str | None) -> str | None:
-    """Where a state that the server knows by ``name`` is at the client."""
-    return None if name is None else str(folder / "states" / Path(name).name)
+    """Where a state that the server knows by ``name`` is at the client: by two numbers, and nowhere else."""
+    if name is None:
+        return None
+    numbers = STATE.search(str(name))
+    if numbers is None:
+        raise InvalidOption("states: a client's state is known by two numbers.")
+    return str(folder / "states" / numbers[0])
 
 
 def _personalise(

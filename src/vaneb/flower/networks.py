@@ -100,11 +100,14 @@ class FlowerPool:
 def read_update(content: Mapping[str, Any], client: int) -> dict[str, Any]:
     """A client's answer in a round, checked: lists of its own number, and a finite tree or none."""
     reply = content.get("reply")
-    if not isinstance(reply, dict) or any(reply.get(key) not in ([], [client]) for key in LISTS):
+    if not isinstance(reply, dict) or any(_numbers(reply.get(key)) not in ([], [client]) for key in LISTS):
         raise InvalidReport("update: its reply is not what this version writes.")
     if "tree" not in content:
         return {"reply": reply, "tree": None, "shapes": ()}
-    tree = from_wire(content["tree"])
+    try:
+        tree = from_wire(content["tree"])
+    except Exception:  # from outside: any of a dozen kinds of error
+        raise InvalidReport("update: its tree is not what this version writes.") from None
     if not is_finite(tree):
         raise InvalidReport("update: holds numbers that are not finite.")
     shapes = tuple(
@@ -112,6 +115,10 @@ def read_update(content: Mapping[str, Any], client: int) -> dict[str, Any]:
         for path, leaf in sorted(leaves(tree))
     )
     return {"reply": reply, "tree": tree, "shapes": shapes}
+
+
+def _numbers(value: Any) -> Any:
+    return value if isinstance(value, list) and all(type(number) is int for number in value) else None
 
 
 def _alone(task: Task, place: int) -> Task:
@@ -147,7 +154,7 @@ def run_networks(line: Line, settings: Settings, archive: Archive) -> dict[str, 
     config = experiment_of(settings)
     method = build_method(settings.method, config)
     count = config.data.clients
-    roll = call_roll(line.grid, max(settings.nodes, count), settings.wait)
+    roll = call_roll(line.grid, max(settings.nodes, count), settings.wait, archive.registered())
     nodes = numbered_nodes(line, archive, roll, count)
     if len(nodes) < FEWEST:
         raise InvalidReport(
@@ -169,6 +176,7 @@ def run_networks(line: Line, settings: Settings, archive: Archive) -> dict[str, 
         [roll.name(nodes[k]) for k, answer in kept.items() if answer.get("kept") is True],
         roll.troubles,
         line.traffic.summary(),
+        absent=list(roll.absent),
         clients=len(nodes),
         rounds=[stage.rounds for stage in method.stages],
     )

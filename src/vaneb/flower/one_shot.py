@@ -30,7 +30,7 @@ ENTRIES = 20_000_000
 
 def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """One run; returns what it did, which is in the archive too."""
-    roll = call_roll(line.grid, settings.nodes, settings.wait)
+    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
     prior = None if settings.refit else archive.prior()
     claims = _collect(line, archive, roll)
     accepted, refused = consistent(claims, _parameters(settings, prior), _earlier(archive, roll))
@@ -48,6 +48,7 @@ def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, A
         served,
         roll.troubles,
         line.traffic.summary(),
+        absent=list(roll.absent),
         fitted=fitted,
         clients=len(accepted),
         atoms=len(prior.weights),

@@ -21,6 +21,7 @@ and the fit accounts for the noise as for any other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,6 +64,22 @@ def noise_for(epsilon: float, delta: float) -> float:
     root = float(brentq(lambda noise: delta_of(epsilon, noise) - delta, low, high, xtol=1e-12, rtol=1e-12))
     # The private side of the root.
     return root * (1 + 1e-9)
+
+
+def epsilon_of(noises: Sequence[float], delta: float) -> float:
+    """epsilon, at ``delta``, of Gaussian mechanisms with these noises (sensitivity one) taken together.
+
+    They are as private as one of them with noise (sum 1 / tau^2)^(-1/2) (Dong, Roth and Su 2022).
+    """
+    if not noises:
+        return 0.0
+    together = float(np.sum(1 / np.square(noises)) ** -0.5)
+    high = 1.0
+    while delta_of(high, together) > delta:
+        high *= 2
+    if delta_of(0.0, together) <= delta:
+        return 0.0
+    return float(brentq(lambda epsilon: delta_of(epsilon, together) - delta, 0.0, high, xtol=1e-9))
 
 
 @dataclass(frozen=True)

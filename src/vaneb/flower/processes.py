@@ -8,6 +8,7 @@ home, look for updates, or install anything.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -19,17 +20,27 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vaneb.errors import InvalidOption, VanebError
+from vaneb.files import private_folder
+from vaneb.flower.keys import loopback_certificate
 from vaneb.flower.settings import Settings
 
 #: Seconds that a group of processes gets to end by itself.
 GRACE = 5.0
-APP = "vaneb-federation"
+#: The one app that there is, as Flower names it.
+APP_NAME, APP_VERSION = "vaneb-federation", "1.0.0"
+APP_ID = f"vaneb/{APP_NAME}"
+#: Names of this machine.  No proxy stands between its own processes.
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: Below the ports that systems give to outgoing connections (Linux: from 32768 on).  Such a connection may
 #: take a port after it was found free and before a process listens on it, which then does not start.
 PORTS = range(20_000, 32_768)
 _given: set[int] = set()
+#: Names what a simulated client takes its data from: an environment variable, since nothing of it may come
+#: from a run.
+SIMULATION = "VANEB_SIMULATION"
 
 
 class FederationFailed(VanebError):
@@ -45,14 +56,10 @@ class Security:
     key: Path | None = None
 
     @classmethod
-    def of_server(cls, folder: Path) -> Security:
-        found = cls(folder / "ca.crt", folder / "server.pem", folder / "server.key")
-        for path in (found.authority, found.certificate, found.key):
-            if path is not None and not path.is_file():
-                raise InvalidOption(
-                    f"{path}: missing. Make keys with 'vaneb federate keys', or say --insecure for a trial."
-                )
-        return found
+    def on_loopback(cls, home: Path) -> Security:
+        """For a SuperLink that is reached from its own machine only: a certificate of its own, made now."""
+        certificate, key = loopback_certificate(home, "superlink")
+        return cls(certificate, certificate, key)
 
     @property
     def on(self) -> bool:
@@ -72,11 +79,12 @@ def free_port() -> int:
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For Flower's processes: their own folder, no telemetry, no update checks, few threads."""
-    home.mkdir(parents=True, exist_ok=True)
+    """For Flower's processes: their own folder, no telemetry, no update checks, no proxy, few threads."""
+    private_folder(home)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    proxies = ("http_proxy", "https_proxy", "all_proxy", SIMULATION.lower())
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name.lower() not in proxies},
         "PATH": path,
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -92,8 +100,8 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
 @contextlib.contextmanager
 def process(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process with its own group, ended with the block; its output goes to ``log``."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as output:
+    private_folder(log.parent)
+    with open(log, "ab", opener=_private) as output:
         child = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -101,12 +109,17 @@ def process(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterat
             stderr=subprocess.STDOUT,
             env=dict(env),
             start_new_session=True,
+            umask=0o077,
             preexec_fn=_end_with_parent,
         )
     try:
         yield child
     finally:
         stop(child)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _end_with_parent() -> None:
@@ -161,7 +174,6 @@ class Link:
 @contextlib.contextmanager
 def superlink(
     home: Path,
-    host: str,
     port: int,
     security: Security,
     *,
@@ -170,14 +182,16 @@ def superlink(
     extra: Mapping[str, str] | None = None,
     seconds: float = 180.0,
 ) -> Iterator[Link]:
-    """A SuperLink; ready when the block begins.
+    """A SuperLink on loopback; ready when the block begins.
 
-    ``home`` takes Flower's own files, ``folder`` is the server app's (``server_app.FOLDER``).
+    Whoever reaches its port can start apps on it, so it never listens elsewhere: clients come through the
+    ``door``.  ``home`` takes Flower's own files, ``folder`` is the server app's (``server_app.FOLDER``).
     """
     from vaneb.flower.server_app import FOLDER
 
     env = environment(home, {FOLDER: str(folder.resolve()), **(extra or {})})
     log = home / "superlink.log"
+    host = LOOPBACK[0]
     command = [_tool("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
     if simulation:
@@ -194,20 +208,17 @@ def superlink(
         yield Link(child, f"{host}:{port}", home, log, security)
 
 
-def write_app(
-    folder: Path,
-    settings: Settings,
-    *,
-    server: str = "vaneb.flower.server_app:app",
-    client: str = "vaneb.flower.client_app:app",
-) -> Path:
-    """The folder that ``flwr run`` takes: only a description, the code is what is installed on each side."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.to_run_config().items())
-    (folder / "pyproject.toml").write_text(
-        f"""[project]
-name = "{APP}"
-version = "1.0.0"
+def app_config() -> dict[str, Any]:
+    """Settings of a run with their defaults, as Flower names them."""
+    return {field.name.replace("_", "-"): field.default for field in dataclasses.fields(Settings)}
+
+
+def app_description(client: str = "vaneb.flower.client_app:app") -> str:
+    """The app: a description only, the same for every run; the code is what is installed on each side."""
+    config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in app_config().items())
+    return f"""[project]
+name = "{APP_NAME}"
+version = "{APP_VERSION}"
 license = "Apache-2.0"
 dependencies = []
 
@@ -215,14 +226,20 @@ dependencies = []
 publisher = "vaneb"
 
 [tool.flwr.app.components]
-serverapp = "{server}"
+serverapp = "vaneb.flower.server_app:app"
 clientapp = "{client}"
 
 [tool.flwr.app.config]
 {config}
 """
-    )
-    return folder
+
+
+def app_bundle(description: str = "", files: Mapping[str, bytes] | None = None) -> bytes:
+    """The app in Flower's form."""
+    from flwr.cli.build import build_fab_from_files
+
+    content = (description or app_description()).encode()
+    return build_fab_from_files({"pyproject.toml": content, **(files or {})})[0]
 
 
 def supernode_command(
@@ -235,6 +252,8 @@ def supernode_command(
         command += ["--auth-supernode-private-key", str(key)]
     else:
         command += ["--insecure"]
+    # As it is by default; a site must not depend on that.
+    command += ["--host", LOOPBACK[0]]
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in node_config.items())
     return [*command, "--node-config", config]
 

@@ -7,6 +7,7 @@ clients in one place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -137,5 +138,12 @@ class RemoteLikelihood:
 
 
 def _shape(answers: dict[int, Tree], key: str) -> tuple[int, ...]:
-    """The shape that the first of the answers has."""
-    return np.asarray(next(iter(answers.values())).get(key)).shape
+    """The shape that most of the answers have: one client must not decide for the others."""
+    shapes: Counter[tuple[int, ...]] = Counter()
+    for answer in answers.values():
+        value = answer.get(key)
+        if isinstance(value, np.ndarray):
+            shapes[value.shape] += 1
+        elif isinstance(value, list):
+            shapes[(len(value),)] += 1
+    return shapes.most_common(1)[0][0] if shapes else ()

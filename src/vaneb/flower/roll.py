@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,12 @@ class Roll:
     ----------
     names : the name that a node is registered under; "" without authentication.
     troubles : what went wrong, by node: the client's name, and "lost" or "refused" with the reason.
+    absent : names of those that are registered and did not come.
     """
 
     names: dict[int, str]
     troubles: dict[int, dict[str, str]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
     def name(self, node: int) -> str:
         """What to call a node."""
@@ -50,19 +53,25 @@ def nodes_there(grid: Grid) -> dict[int, str]:
     return {int(node.node_id): str(node.name) for node in grid.get_nodes()}
 
 
-def call_roll(grid: Grid, wanted: int, seconds: float) -> Roll:
+def call_roll(grid: Grid, wanted: int, seconds: float, registered: Mapping[str, int] | None = None) -> Roll:
     """The nodes, once ``wanted`` of them are there.
 
-    Returns with fewer when the time is up; the caller decides whether they are enough.
+    Returns with fewer when the time is up; the caller decides whether they are enough.  Whoever is
+    ``registered`` (nodes by name) and not there is named, and if fewer came than were wanted, as lost.
     """
     deadline = time.monotonic() + seconds
     while True:
         names = nodes_there(grid)
         if not names and time.monotonic() >= deadline:
             raise InvalidReport(
-                f"clients: none of {wanted} has come within {seconds:g} seconds. Are they started, with this "
-                "server's address, its ca.crt and keys that it knows? --wait gives them more time."
+                f"clients: none of {wanted} has come within {seconds:g} seconds"
+                f"{' (' + ', '.join(sorted(registered)) + ')' if registered else ''}. Are they started, with "
+                "this server's address, its ca.crt and keys that it knows? --wait gives them more time."
             )
         if len(names) >= wanted or time.monotonic() >= deadline:
-            return Roll(dict(sorted(names.items())))
+            missing = {name: node for name, node in (registered or {}).items() if node not in names}
+            roll = Roll(dict(sorted(names.items())), absent=tuple(sorted(missing)))
+            for name, node in missing.items() if len(names) < wanted else ():
+                roll.lose(node, f"registered, but did not come within {seconds:g} seconds", client=name)
+            return roll
         time.sleep(0.5)

@@ -15,6 +15,9 @@ Atoms start as an even cover of a public box, since no client tells its estimate
 
 from __future__ import annotations
 
+import io
+import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,9 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.errors import InvalidReport
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
-from vaneb.flower.evaluation import described, run_at_clients
+from vaneb.flower.claims import check_array
+from vaneb.flower.evaluation import Steps, described, run_at_clients
 from vaneb.flower.exchange import Line, Lost, error_of
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
@@ -102,13 +107,18 @@ class WatchedGrid:
     """What Flower's workflow sends through: counted by stage, and whoever does not answer is noted."""
 
     line: Line
+    question: str
     lost: dict[int, str] = field(default_factory=dict)
+    first: dict[int, str] = field(default_factory=dict)
+    """Those who were lost before anybody else: the others may have failed for want of them."""
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Replies that are no errors; the time is that of the line."""
         from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 
         questions = list(messages)
+        for message in questions:
+            announce(message, self.question)
         stage = questions[0].content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
         replies = []
         for node, reply in self.line.exchange(f"secure {stage!s}", questions):
@@ -116,9 +126,65 @@ class WatchedGrid:
                 self.lost[node] = reply
             elif reply.has_error():
                 self.lost[node] = error_of(reply)
+            elif reply.metadata.src_node_id != node or not well_formed(stage, reply.content):
+                self.lost[node] = "its part of the sum is not in the form that was asked for"
             else:
                 replies.append(reply)
-        return replies
+        # Parts of different lengths cannot be added; one client must not decide for the others.
+        shapes = {reply.metadata.src_node_id: _shapes(stage, reply.content) for reply in replies}
+        common = Counter(shapes.values()).most_common(1)
+        for node, shape in shapes.items():
+            if shape != common[0][0]:
+                self.lost[node] = "its part of the sum is not of the others' length"
+        if not self.first:
+            self.first.update(self.lost)
+        return [reply for reply in replies if reply.metadata.src_node_id not in self.lost]
+
+
+def well_formed(stage: Any, content: Any) -> bool:
+    """Whether a client's reply is one that Flower's workflow can read; it does not look itself."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+    from flwr.compat.common import recorddict_compat as compat
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
+
+    def lists(record: Any, numbers: str, texts: str) -> bool:
+        first, second = record[numbers], record[texts]
+        kinds = all(type(n) is int for n in first) and all(type(text) is bytes for text in second)
+        return isinstance(first, list) and isinstance(second, list) and kinds and len(first) == len(second)
+
+    try:
+        record = content.config_records[RECORD_KEY_CONFIGS]
+        if stage == Stage.SETUP:
+            for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
+                bytes_to_public_key(record[name])
+            return True
+        if stage == Stage.SHARE_KEYS:
+            return lists(record, Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST)
+        if stage == Stage.UNMASK:
+            return lists(record, Key.NODE_ID_LIST, Key.SHARE_LIST)
+        _shapes(stage, content)
+        compat.recorddict_to_fitres(content, True)
+    except Exception:  # from outside: any of a dozen kinds of error
+        return False
+    return True
+
+
+def _shapes(stage: Any, content: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes of the arrays of a masked part, from their headers: nothing is made room for yet."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    if stage != Stage.COLLECT_MASKED_VECTORS:
+        return ()
+    shapes = []
+    for part in content.config_records[RECORD_KEY_CONFIGS][Key.MASKED_PARAMETERS]:
+        file = io.BytesIO(part)
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise InvalidReport("part: not an array.")
+        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+        if kind.kind not in "iuf" or math.prod(shape) * kind.itemsize != len(part) - file.tell():
+            raise InvalidReport("part: not an array of numbers.")
+        shapes.append(shape)
+    return tuple(shapes)
 
 
 class SecureSum(NamedTuple):
@@ -161,8 +227,8 @@ def secure_sum(
     legacy = LegacyContext(context=context, strategy=Collect())
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: number})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(question, True)
-    watched = WatchedGrid(line)
-    SecAggPlusWorkflow(
+    watched = WatchedGrid(line, digest_of(atoms, weights))
+    workflow = SecAggPlusWorkflow(
         num_shares=1.0,
         reconstruction_threshold=shares_needed(len(nodes)),
         max_weight=1.0,
@@ -170,31 +236,67 @@ def secure_sum(
         quantization_range=levels_for(len(nodes)),
         modulus_range=1 << MODULUS_BITS,
         timeout=line.timeout,
-    )(watched, legacy)  # type: ignore[arg-type]
+    )
+    try:
+        workflow(watched, legacy)  # type: ignore[arg-type]
+    except Exception as error:
+        raise InvalidReport(
+            "secure aggregation: a sum could not be unmasked, since some client's shares are wrong "
+            f"({type(error).__name__}). Which client's cannot be told."
+        ) from error
     if not found:
-        raise Lost(watched.lost)
+        raise Lost(watched.first)
     return SecureSum(*found[0], watched.lost)
 
 
-def smallest_sum_of(content: Any) -> float:
-    """At the client: the clients whose sum the server could unmask by this message; infinite if by none."""
+def check_crowd(content: Any) -> None:
+    """At the client: refuse a message by which the server could unmask too few.
+
+    Without a set-up of its own no other stage is answered (Flower sees to their order), and there every
+    client must need the shares of at least three and of more than half: two halves could be told different
+    stories of who has dropped out, and lift both masks of one client.
+    """
     from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 
     record = content.config_records.get(RECORD_KEY_CONFIGS, {})
-    if record.get(Key.STAGE) != Stage.SETUP:
-        # Without a set-up of its own no other stage is answered (Flower sees to their order).
-        return np.inf
-    return float(record.get(Key.THRESHOLD, 0))
+    stage = record.get(Key.STAGE)
+    if stage == Stage.SETUP:
+        needed, shares = record.get(Key.THRESHOLD, 0), record.get(Key.SHARE_NUMBER, 0)
+        if not (needed >= SMALLEST_SUM and 2 * needed > shares):
+            raise InvalidOption(
+                f"secure: the server could unmask a sum of fewer than {SMALLEST_SUM} clients, or of fewer "
+                "than half of them."
+            )
+    if stage == Stage.UNMASK:
+        active, gone = (record.get(key, []) for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST))
+        if set(active) & set(gone) or len(set(active)) < SMALLEST_SUM:
+            raise InvalidOption(
+                "secure: the server asks for both masks of a client, or for a sum of too few."
+            )
 
 
-def answer_secure(content: Any, likelihood: Likelihood, settings: Settings) -> Any:
-    """At the client: the vector that Flower masks before it leaves."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+def question_of(content: Any) -> tuple[Array, Array]:
+    """At the client: the atoms (m, d) and weights (m,) of a question."""
+    from flwr.common import parameters_to_ndarrays
     from flwr.compat.common import recorddict_compat as compat
 
     instructions = compat.recorddict_to_fitins(content, keep_input=True)
     atoms, weights = parameters_to_ndarrays(instructions.parameters)
-    vector = to_vector(own_sums(likelihood, atoms, weights), Scale.of(settings))
+    if atoms.ndim != 2:
+        raise InvalidReport("atoms: expected a matrix.")
+    return check_array(atoms, atoms.shape, "atoms"), check_array(weights, (len(atoms),), "weights")
+
+
+def own_vector(atoms: Array, weights: Array, likelihood: Likelihood, settings: Settings) -> Array:
+    """At the client: what it adds to the sum."""
+    return to_vector(own_sums(likelihood, atoms, weights), Scale.of(settings))
+
+
+def as_answer(vector: Array) -> Any:
+    """The vector in the form in which Flower masks it before it leaves."""
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.compat.common import recorddict_compat as compat
+
     # One "example" each: the plain sum, and no word of how many rows a client has.
     result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), 1, {})
     return compat.fitres_to_recorddict(result, keep_input=False)
@@ -202,10 +304,12 @@ def answer_secure(content: Any, likelihood: Likelihood, settings: Settings) -> A
 
 def run_secure(line: Line, context: Context, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Pseudo-EM on sums; then every client finds its own posterior."""
-    return run_at_clients(line, settings, archive, lambda roll: fit_sums(line, context, settings, roll))
+    return run_at_clients(
+        line, settings, archive, lambda roll: fit_sums(line, context, settings, roll, archive)
+    )
 
 
-def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Prior:
+def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archive: Archive) -> Prior:
     """The prior from sums; a client that is lost on the way is named, and the fit goes on without it."""
     nodes = tuple(roll.names)
 
@@ -233,7 +337,9 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Pr
         )
     scale, atoms = Scale.of(settings), cover(lower, upper, settings.atoms, settings.seed)
     weights = np.full(len(atoms), 1 / len(atoms))
-    number = 0
+    number, steps = 0, Steps(archive, nodes)
+    if (begun := steps.last()) is not None:
+        number, atoms, weights = begun
     while number < settings.iterations:
         try:
             found = secure_sum(line, context, nodes, atoms, weights, number + 1)
@@ -245,4 +351,32 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll) -> Pr
         m, d = atoms.shape
         atoms, weights = em_step(from_vector(found.total, m, d, scale), atoms)
         number += 1
-    return Prior(atoms, weights, None, names, len(nodes))
+        steps.keep(number, atoms, weights)
+    return Prior(*crowded(atoms, weights, len(nodes)), names, len(nodes))
+
+
+def crowded(atoms: Array, weights: Array, clients: int) -> tuple[Array, Array, Array | None]:
+    """Atoms, weights and spread of a population in which every atom stands for at least three clients.
+
+    An atom that has come to serve a single client is that client's estimate.  So the lightest atom joins its
+    nearest until each has a crowd, and what they were apart becomes a spread around all of them: mean and
+    covariance of the population stay what they were.
+    """
+    middles, shares = [np.array(atom) for atom in atoms], [float(weight) for weight in weights]
+    while len(shares) > 1 and min(shares) * clients < SMALLEST_SUM * (1 - 1e-6):
+        k = int(np.argmin(shares))
+        middle, share = middles.pop(k), shares.pop(k)
+        near = int(np.argmin([((other - middle) ** 2).sum() for other in middles]))
+        total = share + shares[near]
+        middles[near] = (share * middle + shares[near] * middles[near]) / total
+        shares[near] = total
+    found, weight = np.array(middles), np.array(shares)
+    spread = _covariance(atoms, weights) - _covariance(found, weight)
+    return found, weight / weight.sum(), spread if len(found) < len(atoms) else None
+
+
+def _covariance(atoms: Array, weights: Array) -> Array:
+    shares = weights / weights.sum()
+    away = atoms - shares @ atoms
+    covariance: Array = (away * shares[:, None]).T @ away
+    return covariance

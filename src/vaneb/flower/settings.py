@@ -1,4 +1,7 @@
-"""What a run is.  Server and clients read the same settings from Flower's run config."""
+"""What a run is.  Server and clients read the same settings from Flower's run config.
+
+No setting names code, a file or a folder: a run comes from another machine.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from vaneb.errors import InvalidOption
 
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "multinomial")
 MODES = ("reports", "evaluate", "secure", "network")
+LIKELIHOODS = ("covariance", "exact")
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,7 @@ class Settings:
     atoms : atoms to start with there.
     precision_bound : public bound of a client's precision (mode "secure").
     experiment, method : configuration (TOML text) and method (mode "network").
-    data, client, folder : in a simulation, the table with all clients, the column that tells them apart, and
-        the folder in which each of them has its own.
+    refused : set by a client's own gate, never by a server: why this run is not one of ours.
     """
 
     mode: str = "reports"
@@ -73,15 +76,15 @@ class Settings:
     precision_bound: float = 0.0
     experiment: str = ""
     method: str = ""
-    data: str = ""
-    client: str = ""
-    folder: str = ""
+    refused: str = ""
 
     def __post_init__(self) -> None:
+        if self.refused:
+            raise InvalidOption(f"run: {self.refused}")
         for option, value, known in (
             ("mode", self.mode, MODES),
             ("form", self.form, ("constant", "diagonal", "moments")),
-            ("likelihood", self.likelihood, ("covariance", "exact")),
+            ("likelihood", self.likelihood, LIKELIHOODS),
             ("family", self.family, FAMILIES),
         ):
             if value not in known:

@@ -33,6 +33,14 @@ FEWEST = 4
 LARGE = 1 << 20
 #: What Flower calls the form of such an array.
 RAW = "vaneb.bytes"
+#: Bytes of arrays, and of text, that a message may have.
+LARGEST, LARGEST_TEXT = 64 << 20, 1 << 20
+MOST_AXES = 8
+#: Kinds of numbers that travel, by the names that numpy writes for them; there are no others.
+KINDS = {
+    np.dtype(kind).str: np.dtype(kind)
+    for kind in ("?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+}
 
 
 def split(tree: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
@@ -44,7 +52,8 @@ def split(tree: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
             return {str(key): walk(inner) for key, inner in value.items()}
         array = _as_array(value)
         if array is not None:
-            arrays.append(np.ascontiguousarray(array))
+            array = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+            arrays.append(array)
             return {ARRAY: [array.dtype.str, list(array.shape)]}
         if isinstance(value, list | tuple):
             return [walk(inner) for inner in value]
@@ -58,14 +67,24 @@ def join(text: str, data: bytes) -> Tree:
 
     ``InvalidReport`` for anything else.
     """
+    if len(text) > LARGEST_TEXT or len(data) > LARGEST:
+        raise InvalidReport(
+            f"message: {len(text) + len(data)} bytes, more than the {LARGEST_TEXT} of text and {LARGEST} of "
+            "arrays that are read."
+        )
     place = 0
 
     def array(about: Any) -> NDArray[Any]:
         nonlocal place
-        kind, shape = np.dtype(str(about[0])), tuple(int(size) for size in about[1])
-        if kind.kind not in "iufb" or min(shape, default=0) < 0:
+        kind, shape = about
+        if kind not in KINDS or not isinstance(shape, list) or len(shape) > MOST_AXES:
             raise ValueError
-        values = np.frombuffer(data, kind, math.prod(shape), place).reshape(shape)
+        if any(type(size) is not int or not 0 <= size <= LARGEST for size in shape):
+            raise ValueError
+        # In whole numbers of any length, and before anything is made of them.
+        if math.prod(shape) * KINDS[kind].itemsize > len(data) - place:
+            raise ValueError
+        values = np.frombuffer(data, KINDS[kind], math.prod(shape), place).reshape(shape)
         place += values.nbytes
         return values
 
@@ -80,7 +99,7 @@ def join(text: str, data: bytes) -> Tree:
 
     try:
         tree = walk(json.loads(text))
-    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError):
+    except Exception:  # text from outside: whatever reading it raises, it is the sender's fault alone
         raise InvalidReport("message: its text is not what this version writes.") from None
     if not isinstance(tree, dict):
         raise InvalidReport("message: its text is not an object.")

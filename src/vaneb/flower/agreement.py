@@ -1,0 +1,104 @@
+"""Clients of a secure sum tell each other which question they answer.
+
+A server that asks different clients for sums at different atoms learns of single clients from the total.  So
+the server names the question (a digest of atoms and weights) when the sum is set up, and each client
+
+- seals the digest into what it sends to each of the others, under the key that the two of them share in
+  Flower's SecAgg+, before it has seen the question itself;
+- adds its part only if all that it was sent carry the same digest, and the question has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+
+#: Record of a message, and of a client's state, that names the question.
+RECORD, DIGEST = "vaneb.question", "sha256"
+SIZE = 32
+
+
+def digest_of(atoms: NDArray[np.float64], weights: NDArray[np.float64]) -> str:
+    """Stands for a question."""
+    parts = [np.ascontiguousarray(part, "<f8") for part in (atoms, weights)]
+    shapes = repr([part.shape for part in parts]).encode()
+    return hashlib.sha256(shapes + b"".join(part.tobytes() for part in parts)).hexdigest()
+
+
+def announce(message: Message, question: str) -> None:
+    """At the server: name the question."""
+    from flwr.app import ConfigRecord
+
+    message.content.config_records[RECORD] = ConfigRecord({DIGEST: question})
+
+
+def remembered(message: Message, context: Context) -> str:
+    """At the client: the stage of a message, and in the first one a note of the question that it names."""
+    from flwr.app import ConfigRecord
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    stage = str(message.content.config_records[RECORD_KEY_CONFIGS][Key.STAGE])
+    if stage == Stage.SETUP:
+        record: Any = message.content.config_records.get(RECORD) or {}
+        named = record.get(DIGEST, "")
+        if not isinstance(named, str) or len(named) != 2 * SIZE:
+            raise InvalidOption("secure: the server does not name its question.")
+        context.state.config_records[RECORD] = ConfigRecord({DIGEST: named})
+    return stage
+
+
+def sealed(reply: Message, context: Context, stage: str) -> Message:
+    """At the client: what goes to the others, with the digest in each envelope."""
+    from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    if stage == Stage.SHARE_KEYS:
+        record: Any = reply.content.config_records[RECORD_KEY_CONFIGS]
+        shared, own = _shared(context), _own(context)
+        record[Key.CIPHERTEXT_LIST] = [
+            encrypt(shared[node], own + text)
+            for node, text in zip(record[Key.DESTINATION_LIST], record[Key.CIPHERTEXT_LIST], strict=True)
+        ]
+    return reply
+
+
+def opened(message: Message, context: Context, stage: str) -> None:
+    """At the client: open what the others have sent, if all speak of the same question."""
+    from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+
+    from vaneb.flower.secure import question_of
+
+    if stage != Stage.COLLECT_MASKED_VECTORS:
+        return
+    record: Any = message.content.config_records[RECORD_KEY_CONFIGS]
+    shared, own = _shared(context), _own(context)
+    texts = []
+    for node, text in zip(record[Key.SOURCE_LIST], record[Key.CIPHERTEXT_LIST], strict=True):
+        content = decrypt(shared[node], text)
+        if content[:SIZE] != own:
+            raise InvalidOption("secure: another client was asked another question.")
+        texts.append(content[SIZE:])
+    if bytes.fromhex(digest_of(*question_of(message.content))) != own:
+        raise InvalidOption("secure: the question is not the one that was named.")
+    record[Key.CIPHERTEXT_LIST] = texts
+
+
+def _own(context: Context) -> bytes:
+    return bytes.fromhex(str(context.state.config_records[RECORD][DIGEST]))
+
+
+def _shared(context: Context) -> dict[int, bytes]:
+    """Keys that this client shares with each of the others, from Flower's state."""
+    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
+
+    state: Any = context.state.config_records[RECORD_KEY_STATE]
+    return dict(zip(state["ss2_dict:K"], state["ss2_dict:V"], strict=True))

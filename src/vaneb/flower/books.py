@@ -1,0 +1,264 @@
+"""A site's books: what was asked, what was answered, what was refused, and what left.
+
+ledger.jsonl            one line for everything that happened; each line carries the digest of the one before
+studies/STUDY/
+    study.json          what the study asks, and how much of it was answered
+    release.json        what leaves, readable, written before it leaves
+    release.npz         the same, exactly; what is asked again is answered with it
+    rows-DIGEST.npy     marks of the rows behind it, and behind what left before it
+    approved            that a person has released it, and what exactly
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaneb.errors import InvalidOption
+from vaneb.files import private_folder, replacing, write_atomically
+from vaneb.flower import wire
+from vaneb.flower.policy import Policy, PolicyRefused, rows_apart
+from vaneb.flower.privacy import epsilon_of, noise_for
+from vaneb.flower.settings import Settings
+
+LEDGER, STUDIES = "ledger.jsonl", "studies"
+STUDY, RELEASE, EXACT, APPROVED = "study.json", "release.json", "release.npz", "approved"
+ROWS = "rows-*.npy"
+#: Under what a release says how private it is; not sent.
+PRIVATE = "private"
+#: Arrays with more entries are written down by their digest.
+MOST_SHOWN = 10_000
+#: What the first line of a ledger follows on.
+BEGINNING = "0" * 64
+
+
+class Held(InvalidOption):
+    """An answer that waits for a person."""
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+def enter(folder: Path, event: str, **about: Any) -> str:
+    """Append a line to the ledger; returns its digest."""
+    private_folder(folder)
+    descriptor = os.open(folder / LEDGER, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        last = _last_line(file)
+        before = json.loads(last)["digest"] if last else BEGINNING
+        entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **about}
+        entry["before"] = before
+        entry["digest"] = _digest(entry)
+        file.write(json.dumps(entry, sort_keys=True).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return str(entry["digest"])
+
+
+def read_ledger(folder: Path) -> Iterator[dict[str, Any]]:
+    """Its entries; ``InvalidOption`` names the first line that was changed, or follows on another."""
+    path = folder / LEDGER
+    if not path.exists():
+        raise InvalidOption(f"{path}: there is no ledger. Name the client's folder.")
+    before = BEGINNING
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            entry = json.loads(line)
+            good = entry["before"] == before and entry["digest"] == _digest(entry)
+        except (ValueError, KeyError, TypeError):
+            good = False
+        if not good:
+            raise InvalidOption(f"{path}: line {number} is not what was written; the ledger was changed.")
+        before = entry["digest"]
+        yield entry
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in entry.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _last_line(file: Any) -> bytes:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - (1 << 16)))
+    lines: list[bytes] = file.read().splitlines()
+    return lines[-1] if lines else b""
+
+
+# ---------------------------------------------------------------- studies
+
+
+def study_key(settings: Settings) -> dict[str, Any]:
+    """What an answer depends on: two runs that agree in it ask the same."""
+    names = ["mode", "formula", "family", "offset", "dispersion"]
+    if settings.mode == "network":
+        names = ["mode", "experiment", "method"]
+    elif settings.epsilon:
+        names += ["epsilon", "delta", "radius", "centre", "se_low", "se_high"]
+    else:
+        names += ["form"]
+    if settings.mode in ("evaluate", "secure"):
+        names += ["likelihood", "lower", "upper", "precision_bound"]
+    key = {name: getattr(settings, name) for name in names}
+    return key | ({"formula": "".join(settings.formula.split())} if "formula" in key else {})
+
+
+def study_name(settings: Settings) -> str:
+    text = json.dumps(study_key(settings), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study at one site."""
+
+    folder: Path
+    settings: Settings
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        return study_name(self.settings)
+
+    @property
+    def own(self) -> Path:
+        return self.folder / STUDIES / self.name
+
+    def begin(self) -> None:
+        """Refuse what the policy refuses, before any row is read."""
+        self.policy.check_settings(self.settings)
+        if not self.settings.epsilon and (private := spent(self.folder)):
+            raise PolicyRefused(
+                f"epsilon 0: {len(private)} private releases have left this site, and an exact answer would "
+                "undo them."
+            )
+        others = {path.parent.name for path in (self.folder / STUDIES).glob(f"*/{ROWS}")} - {self.name}
+        if len(others) >= self.policy.studies:
+            raise PolicyRefused(f"studies: this site answers {self.policy.studies}, and has.")
+        private_folder(self.own)
+
+    def count(self, atoms: int = 0) -> None:
+        """One more exchange, of so many atoms; refused beyond the policy's limits."""
+        path = self.own / STUDY
+        about = json.loads(path.read_text()) if path.exists() else {"exchanges": 0, "atoms": 0}
+        about |= {"asks": study_key(self.settings)}
+        about["exchanges"] += 1
+        about["atoms"] += atoms
+        for name in ("exchanges", "atoms"):
+            if about[name] > getattr(self.policy, name):
+                raise PolicyRefused(
+                    f"{name}: this site answers {getattr(self.policy, name)} in one study ({self.name})."
+                )
+        write_atomically(path, (json.dumps(about, indent=1) + "\n").encode())
+
+    def check_rows(self, marks: np.ndarray) -> bool:
+        """Whether an answer may rest on these rows; False if what left before must be said again.
+
+        Refused if another study has an answer from nearly the same rows: the difference tells of the few.
+        """
+        repeat = False
+        for path in sorted((self.folder / STUDIES).glob(f"*/{ROWS}")):
+            apart = rows_apart(np.load(path, allow_pickle=False), marks)
+            if 0 < apart < self.policy.changed_rows:
+                if path.parent == self.own and (self.own / EXACT).exists():
+                    repeat = True
+                else:
+                    raise PolicyRefused(
+                        f"data: {apart} rows differ from those of study {path.parent.name}; two answers "
+                        f"would tell of them. This site wants {self.policy.changed_rows}."
+                    )
+        return not repeat
+
+    def keep_rows(self, marks: np.ndarray) -> None:
+        digest = hashlib.sha256(np.sort(marks).tobytes()).hexdigest()[:12]
+        path = self.own / ROWS.replace("*", digest)
+        if not path.exists():
+            with replacing(path) as temporary, open(temporary, "wb") as file:
+                np.save(file, marks, allow_pickle=False)
+
+    def kept(self) -> dict[str, Any] | None:
+        """What has left, or waits to leave."""
+        path = self.own / EXACT
+        if not path.exists():
+            return None
+        answer = wire.load(path)
+        answer.pop(PRIVATE, None)
+        return answer
+
+    def keep(self, answer: Mapping[str, Any]) -> None:
+        private = {"epsilon": self.settings.epsilon, "delta": self.settings.delta}
+        wire.save(self.own / EXACT, {**answer, **({PRIVATE: private} if self.settings.epsilon else {})})
+
+    def check_budget(self) -> None:
+        """Refuse a private release that would spend more than the site has."""
+        limit = self.policy.total_epsilon
+        noises = [*spent(self.folder).values(), noise_for(self.settings.epsilon, self.settings.delta)]
+        total = epsilon_of(noises, self.policy.delta)
+        if limit and total > limit:
+            raise PolicyRefused(
+                f"epsilon: with this release the site would have spent {total:.3g} (delta "
+                f"{self.policy.delta:g}), but its total is {limit:g}."
+            )
+
+    def release(self, kind: str, answer: Mapping[str, Any]) -> None:
+        """Write down what leaves, before it leaves; ``Held`` if a person has not said yes."""
+        content = {"study": self.name, "question": kind, "asks": study_key(self.settings), "leaves": answer}
+        text = (json.dumps(plain(content), indent=1) + "\n").encode()
+        write_atomically(self.own / RELEASE, text)
+        digest = hashlib.sha256(text).hexdigest()
+        if self.policy.review and not self._approved(digest):
+            raise Held(f"study {self.name}: waits for 'vaneb federate release {self.name}'.")
+        enter(self.folder, "answered", study=self.name, question=kind, sha256=digest, bytes=len(text))
+
+    def _approved(self, digest: str) -> bool:
+        """A report is released as it was read; a study of many exchanges is released as a whole."""
+        path = self.own / APPROVED
+        if not path.exists():
+            return False
+        return self.settings.mode != "reports" or path.read_text().strip() == digest
+
+
+def approve(folder: Path, study: str) -> Path:
+    """A person says that a study may leave, as it stands in ``release.json``; returns that file."""
+    own = folder / STUDIES / study
+    path = own / RELEASE
+    if "/" in study or not path.is_file():
+        waiting = sorted(path.parent.name for path in (folder / STUDIES).glob(f"*/{RELEASE}"))
+        raise InvalidOption(
+            f"study {study}: not one of this client ({folder}). There are {', '.join(waiting) or 'none'}."
+        )
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    write_atomically(own / APPROVED, digest.encode())
+    enter(folder, "released", study=study, sha256=digest)
+    return path
+
+
+def spent(folder: Path) -> dict[str, float]:
+    """Noise, for sensitivity one, of each private release of this site."""
+    found: dict[str, float] = {}
+    for path in sorted((folder / STUDIES).glob(f"*/{EXACT}")):
+        private = wire.load(path).get(PRIVATE)
+        if isinstance(private, dict):
+            found[path.parent.name] = noise_for(float(private["epsilon"]), float(private["delta"]))
+    return found
+
+
+def plain(tree: Any) -> Any:
+    """The same without arrays, for JSON."""
+    if isinstance(tree, Mapping):
+        return {key: plain(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [plain(value) for value in tree]
+    if isinstance(tree, np.ndarray) and tree.size > MOST_SHOWN:
+        return {"shape": list(tree.shape), "sha256": hashlib.sha256(tree.tobytes()).hexdigest()}
+    return tree.tolist() if isinstance(tree, np.ndarray | np.generic) else tree

@@ -1,0 +1,133 @@
+"""The site's gate: all that a client's SuperNode says and hears goes through it.
+
+It runs in the process that ``vaneb federate client`` is, which no app can talk around:
+
+- the app of a run is the one that is installed at the site.  What the server offers as an app is not even
+  asked for; a run of another app is turned into a run of ours that refuses every question;
+- connections go out only, to one server, with mutual TLS, through the site's proxy if it has one;
+- no answer of the server is larger than a message may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ssl
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from vaneb.flower import keys, passage, processes
+from vaneb.flower.passage import FLEET, PROTOBUF, Answer, Meter, Passage, Refused, Request
+
+FOREIGN = "asks for an app that is not the one installed here"
+
+
+@dataclass
+class Gate:
+    """What a site lets in; ``reason`` is the last thing that the server's door refused it for."""
+
+    meter: Meter = field(default_factory=Meter)
+    reason: str = ""
+
+    @cached_property
+    def app(self) -> bytes:
+        """The app as it is installed here, in Flower's form."""
+        return processes.app_bundle()
+
+    def before(self, request: Request) -> Answer | None:
+        if request.path != FLEET + "get-fab":
+            return None
+        from flwr.proto.fab_pb2 import Fab, GetFabResponse
+
+        fab = Fab(hash_str=self._hash, content=self.app)
+        return Answer(200, {"content-type": PROTOBUF}, GetFabResponse(fab=fab).SerializeToString())
+
+    def after(self, request: Request, answer: Answer) -> Answer:
+        if answer.status != 200:
+            if answer.headers.get("content-type") == passage.PLAIN:
+                self.reason = answer.body[:200].decode(errors="replace")
+            return answer
+        self.reason = ""
+        self.meter.count("", request.path, len(answer.body), announces="pull-messages", carries="pull-object")
+        if request.path == FLEET + "get-run":
+            return Answer(200, answer.headers, self.own_run(answer.body))
+        return answer
+
+    def own_run(self, content: bytes) -> bytes:
+        """The run that the server speaks of, as a run of the installed app."""
+        from flwr.common.serde import user_config_to_proto
+        from flwr.proto.run_pb2 import GetRunResponse
+
+        try:
+            response = GetRunResponse.FromString(content)
+        except Exception:
+            raise Refused(502, "the answer is not one of the Fleet API") from None
+        run = response.run
+        refused = self._why_not(run)
+        if refused:
+            run.ClearField("override_config")
+            for key, value in user_config_to_proto({"refused": refused}).items():
+                run.override_config[key].CopyFrom(value)
+        run.fab_id, run.fab_version, run.fab_hash = processes.APP_ID, processes.APP_VERSION, self._hash
+        run.primary_task_type = ""
+        return response.SerializeToString()
+
+    def _why_not(self, run: Any) -> str:
+        """Why a run is none of ours; empty if it is."""
+        if (run.fab_id, run.fab_version) != (processes.APP_ID, processes.APP_VERSION):
+            return f"{FOREIGN} ({run.fab_id[:60]!r} {run.fab_version[:20]!r})"
+        known = processes.app_config()
+        strange = [key for key in run.override_config if key not in known or key == "refused"]
+        return f"has settings that are not known here ({strange[0][:40]!r})" if strange else ""
+
+    @cached_property
+    def _hash(self) -> str:
+        return hashlib.sha256(self.app).hexdigest()
+
+
+def client_context(authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
+    """For connections to a server: its authority, and this client's certificate and (OpenSSH) key."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # OpenSSL reads files only, and another form; the copy is this user's alone, and gone at once.
+    with tempfile.NamedTemporaryFile() as copy:
+        copy.write(keys.as_pkcs8(key))
+        copy.flush()
+        context.load_cert_chain(str(certificate), copy.name)
+    return context
+
+
+def proxy_for(host: str) -> str | None:
+    """The site's proxy to this host, from HTTPS_PROXY and NO_PROXY."""
+    if urllib.request.proxy_bypass(host):
+        return None
+    found = urllib.request.getproxies().get("https")
+    return found if found is None or "://" in found else f"http://{found}"
+
+
+@contextlib.contextmanager
+def open_gate(
+    home: Path, server: str, host: str, context: ssl.SSLContext
+) -> Iterator[tuple[Gate, str, Path]]:
+    """A gate on loopback; yields it, its address and the certificate that it shows."""
+    gate = Gate()
+    port = processes.free_port()
+    certificate, key = keys.loopback_certificate(home, "gate")
+
+    def upstream() -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=f"https://{server}", verify=context, proxy=proxy_for(host), trust_env=False, timeout=60.0
+        )
+
+    inside = passage.server_context(str(certificate), str(key))
+    with passage.open_passage(
+        Passage(upstream, lambda peer: None, gate.before, gate.after), "127.0.0.1", port, inside
+    ):
+        yield gate, f"127.0.0.1:{port}", certificate

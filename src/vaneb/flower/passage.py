@@ -1,0 +1,248 @@
+"""One way through: an HTTP server that passes on what is on a list, and nothing else.
+
+Flower's Fleet, Control and Runtime APIs share one port, and only the first of them is for clients.  So a
+SuperLink listens on loopback, and clients come in through a ``door`` (at the server) by way of a ``gate`` (at
+the site).  Both are passages: a request is read up to a limit, its path must be on the list, only Flower's
+own headers go on, and an answer is read up to a limit as well.  No redirect is followed or passed on.
+
+Served by uvicorn and h11, asked by httpx: what Flower itself runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import httpx
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vaneb.errors import VanebError
+from vaneb.flower.wire import LARGEST
+
+#: All that a client needs of Flower's Fleet API.
+FLEET = "/v1/fleet/"
+CALLS = frozenset(
+    FLEET + name
+    for name in (
+        "activate-node",
+        "deactivate-node",
+        "send-node-heartbeat",
+        "pull-messages",
+        "push-messages",
+        "get-run",
+        "get-fab",
+        "push-object",
+        "pull-object",
+        "confirm-message-received",
+    )
+)
+#: Where a client asks whether it is let in, and what the time is.
+HELLO = "/hello"
+#: Bytes of one request or answer; Flower cuts larger messages into parts.
+LARGEST_PART = 32 << 20
+#: Bytes of all parts of one message.
+LARGEST_MESSAGE = LARGEST + (2 << 20)
+#: Requests that are under way at once.
+MOST_AT_ONCE = 512
+PLAIN, PROTOBUF = "text/plain; charset=utf-8", "application/protobuf"
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Refused(VanebError):
+    """A request that is not passed on; the text is told to whoever made it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Request(NamedTuple):
+    """A request on its way through; ``peer`` is the other side's certificate (DER), empty without one."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    peer: bytes
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Meter:
+    """Bytes of the parts of one message, which its sender announces."""
+
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def count(self, who: str, path: str, size: int, *, announces: str, carries: str) -> None:
+        if path == FLEET + announces:
+            self.seen[who] = size
+        elif path == FLEET + carries:
+            self.seen[who] = self.seen.get(who, 0) + size
+            if self.seen[who] > LARGEST_MESSAGE:
+                raise Refused(413, f"a message has at most {LARGEST_MESSAGE} bytes")
+
+
+@dataclass
+class Passage:
+    """What uvicorn serves.
+
+    Parameters
+    ----------
+    upstream : where requests go on to, and how.
+    admits : looks at the other side's certificate, before anything that it sends is read.
+    before : looks at a request; may answer in place of the other side, or raise ``Refused``.
+    after : looks at the other side's answer, and returns what is passed back.
+    """
+
+    upstream: Callable[[], httpx.AsyncClient]
+    admits: Callable[[bytes], object]
+    before: Callable[[Request], Answer | None]
+    after: Callable[[Request, Answer], Answer]
+    client: httpx.AsyncClient | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        if scope["type"] != "http":
+            return
+        try:
+            answer = await self._answer(scope, receive)
+        except Refused as refused:
+            answer = Answer(refused.status, {"content-type": PLAIN}, str(refused).encode())
+        except httpx.HTTPError as error:
+            text = f"the other side does not answer ({type(error).__name__})"
+            answer = Answer(502, {"content-type": PLAIN}, text.encode())
+        headers = [(key.encode(), value.encode("latin-1")) for key, value in answer.headers.items()]
+        if answer.status >= 400:  # there may be more to come that nobody will read
+            headers.append((b"connection", b"close"))
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From start to end, with one client for all that is passed on."""
+        async with self.upstream() as self.client:
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        # As it was sent, not as it may be decoded: nothing but these very letters passes.
+        path = bytes(scope.get("raw_path") or b"").decode("ascii", "replace")
+        if scope["method"] != "POST" or scope["query_string"] or path not in CALLS | {HELLO}:
+            raise Refused(404, "there is nothing here")
+        peer = scope["state"].get("peer", b"")
+        self.admits(peer)
+        body = await _read(receive)
+        headers = {
+            key.decode("latin-1"): value.decode("latin-1")
+            for key, value in scope["headers"]
+            if key.startswith(b"flwr-") or key in (b"content-type", b"accept")
+        }
+        request = Request(path, headers, body, peer)
+        answer = self.before(request)
+        return self.after(request, await self._pass_on(request)) if answer is None else answer
+
+    async def _pass_on(self, request: Request) -> Answer:
+        assert self.client is not None
+        async with self.client.stream(
+            "POST", request.path, content=request.body, headers=request.headers
+        ) as response:
+            body = bytearray()
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) > LARGEST_PART:
+                    raise Refused(502, f"the answer is larger than {LARGEST_PART} bytes")
+        if 300 <= response.status_code < 400 or "content-encoding" in response.headers:
+            raise Refused(502, "the answer is not one of the Fleet API")
+        kept = {
+            key: value
+            for key, value in response.headers.items()
+            if key == "content-type" or key.startswith("flwr-")
+        }
+        return Answer(response.status_code, kept, bytes(body))
+
+
+async def _read(receive: Receive) -> bytes:
+    """The body of a request, up to a limit."""
+    body = bytearray()
+    while True:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise Refused(400, "the request has ended early")
+        body += event.get("body", b"")
+        if len(body) > LARGEST_PART:
+            raise Refused(413, f"a request has at most {LARGEST_PART} bytes")
+        if not event.get("more_body"):
+            return bytes(body)
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, which notes the certificate that the other side has shown."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        shown = transport.get_extra_info("ssl_object")
+        peer = shown.getpeercert(binary_form=True) if shown is not None else None
+        # ``app_state`` is copied into the scope of every request of this connection.
+        self.app_state = {**self.app_state, "peer": peer or b""}
+
+
+@contextlib.contextmanager
+def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext) -> Iterator[None]:
+    """Serve in a thread of this process, for as long as the block lasts."""
+    config = uvicorn.Config(
+        passage,
+        host=host,
+        port=port,
+        http=_Protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_AT_ONCE,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=1,
+        ssl_context_factory=lambda config, default: context,
+    )
+    # Whoever wants to hear of it sets up logging; without that Python would write it to the terminal.
+    logging.getLogger("uvicorn").addHandler(logging.NullHandler())
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="passage", daemon=True)
+    thread.start()
+    while thread.is_alive() and not server.started:
+        time.sleep(0.02)
+    if not server.started:
+        raise VanebError(f"{host}:{port}: cannot be listened on. Choose another port.")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def server_context(certificate: str, key: str) -> ssl.SSLContext:
+    """TLS 1.3 with this certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(certificate, key)
+    return context

@@ -1,0 +1,253 @@
+"""What a site answers: its own file, ``policy.toml``, which no server can read or change.
+
+It is read again at every question and holds before an answer is made.  A file that cannot be read answers
+nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower.settings import FAMILIES, LIKELIHOODS, MODES, Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vaneb.flower.client_data import LocalModel
+
+
+class PolicyRefused(InvalidOption):
+    """A question that this site does not answer."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A site's rules; the defaults hold where the file is silent.
+
+    Parameters
+    ----------
+    modes : kinds of runs that are answered.
+    families : kinds of models that are answered.
+    likelihoods : what is evaluated at a server's atoms: "covariance", that of an estimate, or "exact",
+        the likelihood of the rows, which at atoms far away is that of a few of them.
+    formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
+    columns : columns that a formula or an offset may use; all, if none is listed.
+    fewest_rows : fewest complete rows from which anything is said.
+    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of
+        the model sets apart from all others.
+    rows_per_coefficient : fewest rows for each coefficient.
+    largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
+    changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
+    studies : most studies that are answered; many models of the same rows tell of single ones.
+    exchanges : most questions that are answered in one study.
+    atoms : most atoms that are answered for in one study.
+    epsilon : largest epsilon of a release, and no exact answer at all; 0 lets exact answers leave.
+    total_epsilon : largest epsilon that all private releases may spend together; 0 is no limit.
+    delta : delta at which both are counted.
+    review : whether nothing leaves until a person has said 'vaneb federate release STUDY'.
+    """
+
+    modes: tuple[str, ...] = MODES
+    families: tuple[str, ...] = FAMILIES
+    likelihoods: tuple[str, ...] = ("covariance",)
+    formulas: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    fewest_rows: int = 10
+    rows_per_level: int = 5
+    rows_per_coefficient: float = 3.0
+    largest_leverage: float = 0.8
+    changed_rows: int = 5
+    studies: int = 20
+    exchanges: int = 300
+    atoms: int = 50_000
+    epsilon: float = 0.0
+    total_epsilon: float = 0.0
+    delta: float = 1e-5
+    review: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The policy in a file."""
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InvalidOption(
+                f"{path}: there is no such policy. 'vaneb federate client' writes one."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise InvalidOption(
+                f"{path}: cannot be read ({error}). Nothing is answered until it can."
+            ) from None
+        return cls.from_content(content, str(path))
+
+    @classmethod
+    def from_content(cls, content: Mapping[str, Any], source: str = "policy") -> Self:
+        values: dict[str, Any] = {}
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name, value in content.items():
+            if name not in fields:
+                raise InvalidOption(f"{source}: {name!r} is not known. Use {', '.join(fields)}.")
+            values[name] = _read_value(f"{source}: {name}", fields[name].default, value)
+        found = cls(**values)
+        lists = (("modes", MODES), ("families", FAMILIES), ("likelihoods", LIKELIHOODS))
+        for name, known in lists:
+            if strange := set(getattr(found, name)) - set(known):
+                raise InvalidOption(
+                    f"{source}: {name}: {sorted(strange)[0]!r} is not one of {', '.join(known)}."
+                )
+        return found
+
+    def check_settings(self, settings: Settings) -> None:
+        """Refuse a run by what it says of itself."""
+        if settings.mode not in self.modes:
+            raise PolicyRefused(f"mode {settings.mode}: this site answers {', '.join(self.modes)} only.")
+        if self.epsilon and not 0 < settings.epsilon <= self.epsilon:
+            raise PolicyRefused(
+                f"epsilon {settings.epsilon:g}: this site lets nothing leave but private releases with an "
+                f"epsilon of at most {self.epsilon:g}."
+            )
+        if settings.epsilon and settings.delta > self.delta:
+            raise PolicyRefused(f"delta {settings.delta:g}: this site accepts at most {self.delta:g}.")
+        if settings.mode == "network":
+            return
+        if settings.family not in self.families:
+            raise PolicyRefused(
+                f"family {settings.family}: this site answers {', '.join(self.families)} only."
+            )
+        if settings.mode in ("evaluate", "secure") and settings.likelihood not in self.likelihoods:
+            raise PolicyRefused(
+                f"likelihood {settings.likelihood}: this site answers {', '.join(self.likelihoods)} only."
+            )
+        if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):
+            raise PolicyRefused(f"formula {settings.formula!r:.80}: not one of those that this site answers.")
+
+    def agreed(self, frame: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+        """The columns that a formula may use: to a model the others are not there."""
+        if not self.columns:
+            return frame
+        for column in frame.columns:
+            named = re.search(rf"(?<!\w){re.escape(str(column))}(?!\w)", settings.formula)
+            if column not in self.columns and (named or settings.offset == column):
+                raise PolicyRefused(f"column {column}: not one of those that this site has agreed on.")
+        return frame[[column for column in frame.columns if column in self.columns]]
+
+    def check_model(self, model: LocalModel) -> None:
+        """Refuse a model from which rows could be read."""
+        design, response = model.rows.design, model.rows.response
+        n = len(design)
+        self.check_size(n)
+        if n < self.rows_per_coefficient * len(model.names):
+            raise PolicyRefused(
+                f"formula: {len(model.names)} coefficients for {n} rows; this site wants "
+                f"{self.rows_per_coefficient:g} rows for each."
+            )
+        few = self.rows_per_level
+        for name, column in zip(model.rows.names, design.T, strict=True):
+            apart = n - int(np.unique(column, return_counts=True)[1].max())
+            if 0 < apart < few:
+                raise PolicyRefused(f"{name}: sets {apart} rows apart; this site wants {few}.")
+        for name, count in model.fewest_of_level.items():
+            if count < few:
+                raise PolicyRefused(f"{name}: a level has {count} rows; this site wants {few}.")
+        if model.classes:
+            _, counts = np.unique(response, return_counts=True)
+            if counts.min() < few:
+                raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
+        if (leverage := largest_leverage(design)) > self.largest_leverage:
+            raise PolicyRefused(
+                f"formula: a row has a leverage of {leverage:.2f}, so that its response shows in the fit; "
+                f"this site accepts {self.largest_leverage:g}."
+            )
+
+    def check_size(self, rows: int) -> None:
+        if rows < self.fewest_rows:
+            raise PolicyRefused(f"data: {rows} rows; this site answers from {self.fewest_rows} on.")
+
+    def text(self) -> str:
+        """As a file to start from, each line with its meaning."""
+        about = _meanings(type(self).__doc__ or "")
+        lines = ["# What this site answers.  Read again at every question; see docs/federation.md."]
+        for field in dataclasses.fields(self):
+            lines += [
+                f"\n# {about.get(field.name, '')}",
+                f"{field.name} = {_toml(getattr(self, field.name))}",
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def largest_leverage(design: np.ndarray) -> float:
+    """max_i x_i' (X'X)^+ x_i."""
+    # On a scale on which rounding does not decide what is zero.
+    size = np.sqrt((design**2).sum(axis=0))
+    left, values, _ = np.linalg.svd(design / np.where(size > 0, size, 1.0), full_matrices=False)
+    kept = values > values.max(initial=0.0) * 1e-10
+    return float((left[:, kept] ** 2).sum(axis=1).max(initial=0.0))
+
+
+def row_marks(frame: Any) -> np.ndarray:
+    """One number for each row, by which the rows of two releases are compared."""
+    import pandas as pd
+
+    if not len(frame.columns):
+        raise InvalidReport("data: has no columns.")
+    plain = frame.astype({column: str for column in frame.select_dtypes("object").columns})
+    return pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
+
+
+def rows_apart(first: np.ndarray, second: np.ndarray) -> int:
+    """Rows that are in one of two releases and not in the other."""
+    marks, place = np.unique(np.concatenate([first, second]), return_inverse=True)
+    signs = np.concatenate([np.ones(len(first)), -np.ones(len(second))])
+    return int(np.abs(np.bincount(place, signs, len(marks))).sum())
+
+
+def _squeezed(formula: str) -> str:
+    return "".join(formula.split())
+
+
+def _read_value(place: str, default: Any, value: Any) -> Any:
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise InvalidOption(f'{place}: give a list of names, such as ["a", "b"].')
+        return tuple(value)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{place} = {value!r}: must be true or false.")
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf or (isinstance(default, int) and value != int(value)):
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        raise InvalidOption(f"{place} = {value!r}: must be {kind}, not negative.")
+    return type(default)(value)
+
+
+def _meanings(text: str) -> dict[str, str]:
+    """What the docstring says of each field, in one line."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.split("----------")[-1].splitlines():
+        head, colon, rest = line.partition(" : ")
+        if colon and not line.startswith(" " * 8):
+            names = [name.strip() for name in head.split(",")]
+            found |= dict.fromkeys(names, rest)
+        elif line.strip():
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+    return found
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+    return f"{value!r}"

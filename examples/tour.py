@@ -48,7 +48,7 @@ figure.savefig("method-likelihoods.png", dpi=110, bbox_inches="tight")
 # The population: the discrete NPMLE.
 
 # %%
-model = vaneb.VANEB(smooth="off").fit(reports)
+model = vaneb.VANEB(population="discrete").fit(reports)
 prior = model.prior_
 figure, axis = plt.subplots()
 axis.hist(rate, 45, color=OWN, alpha=0.45, label="own estimates")

@@ -65,7 +65,7 @@ def test_personalize_writes_what_python_computes(table: Path, reports: Reports, 
     out = read(tmp_path / "out.csv")
     assert out.column_names == COLUMNS
     assert out["client"].to_pylist() == reports.ids.tolist()
-    posterior = VANEB(smooth="off").fit(reports).personalize(reports)
+    posterior = VANEB(population="discrete").fit(reports).personalize(reports)
     lower, upper = posterior.interval(0.8)
     for j, name in enumerate("ab"):
         columns = {"theta": posterior.mean, "lower": lower, "upper": upper, "sd": posterior.sd}

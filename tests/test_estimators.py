@@ -34,10 +34,10 @@ REPORTS = Reports(ESTIMATES, n=np.arange(1.0, K + 1), standard_errors=ERRORS, id
 TRUTH = Prior([[-2.0, -2.0], [2.0, 2.0]], [0.5, 0.5], 0.09 * np.eye(2))
 MODELS = {
     "vaneb": VANEB(),
-    "vaneb off": VANEB(smooth="off"),
+    "vaneb off": VANEB(population="discrete"),
     "vaneb given": VANEB(smooth=0.1),
-    "vaneb pseudo-em": VANEB(solver="pseudo-em", smooth="off", iterations=20),
-    "vaneb grid": VANEB(solver="grid", smooth="off"),
+    "vaneb pseudo-em": VANEB(solver="pseudo-em", iterations=20),
+    "vaneb grid": VANEB(solver="grid", population="discrete"),
     "npeb": NPEB(),
     "adamix": AdaMix(components=2),
     "fedavg": FedAvg(),
@@ -120,7 +120,7 @@ def test_options_go_in_and_come_out(name: str) -> None:
 def test_set_params_sets() -> None:
     assert VANEB().set_params(tol=1e-2, solver="grid").tol == 1e-2
     shown = "VANEB(solver='certified', smooth='off', tol=0.0001, iterations=50, seed=0, outliers=0.05)"
-    assert repr(VANEB(smooth="off")) == shown
+    assert repr(VANEB(population="discrete")) == shown
     assert repr(Local()) == "Local()"
 
 
@@ -169,7 +169,7 @@ def test_a_saved_prior_personalises_like_the_model(fitted: dict, tmp_path) -> No
 
 
 def test_a_likelihood_will_do_instead_of_reports(fitted: dict) -> None:
-    model = VANEB(smooth="off").fit(REPORTS.likelihood())
+    model = VANEB(population="discrete").fit(REPORTS.likelihood())
     assert_array_equal(model.prior_.atoms, fitted["vaneb off"][0].prior_.atoms)
     assert model.personalize(REPORTS.likelihood()).ids == ()
 
@@ -188,15 +188,17 @@ def test_one_client_keeps_its_estimate() -> None:
 
 
 def test_the_seed_is_the_only_randomness() -> None:
-    one, two = (VANEB(smooth="off", seed=3).fit(REPORTS).prior_ for _ in range(2))
+    one, two = (VANEB(population="discrete", seed=3).fit(REPORTS).prior_ for _ in range(2))
     assert_array_equal(one.atoms, two.atoms)
-    other = VANEB(smooth="off", seed=4).fit(REPORTS)
-    assert_allclose(other.log_likelihood_, VANEB(smooth="off").fit(REPORTS).log_likelihood_, atol=1e-4)
+    other = VANEB(population="discrete", seed=4).fit(REPORTS)
+    assert_allclose(
+        other.log_likelihood_, VANEB(population="discrete").fit(REPORTS).log_likelihood_, atol=1e-4
+    )
 
 
 def test_a_constant_covariance_function_is_npeb() -> None:
     constant = Reports(ESTIMATES, n=np.full(K, 3.0), covariance=QuadraticVariance.normal([1.0, 0.5], 2, K))
-    ours = VANEB(smooth="off", tol=1e-6).fit(constant).personalize(constant)
+    ours = VANEB(population="discrete", tol=1e-6).fit(constant).personalize(constant)
     npeb = NPEB(tol=1e-6).fit(constant).personalize(constant)
     assert_allclose(ours.mean, npeb.mean, atol=1e-2)
     assert_allclose(ours.log_marginal.mean(), npeb.log_marginal.mean(), atol=1e-5)

@@ -16,11 +16,11 @@ from functools import cache
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from vaneb.npmle.gaussian_prior import gaussian_prior
 
 from vaneb import VANEB, Posterior, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
-from vaneb.npmle.gaussian_prior import gaussian_prior
 from vaneb.npmle.support import completed_estimates, pooled_estimate
 
 #: In standard errors, or posterior standard deviations; what is left is the solver's tolerance.

@@ -125,7 +125,7 @@ def blocks(clients: int = 100_000) -> dict:
         times = {}
         for steps in (1, 4):
             began, cpu = time.perf_counter(), time.process_time()
-            fit = fit_file(path, steps=steps, smooth="off", sample=2000)
+            fit = fit_file(path, steps=steps, population="discrete", sample=2000)
             times[steps] = (time.perf_counter() - began, time.process_time() - cpu)
     wall, cpu = ((times[4][i] - times[1][i]) / 3 for i in (0, 1))
     return {
@@ -156,7 +156,7 @@ def exchanges(clients: int) -> dict:
             nodes=clients,
             wait=300.0,
             timeout=400.0,
-            smooth="off",
+            population="discrete",
         )
         began = time.perf_counter()
         outcome = simulate(settings, Path(folder) / "server", data, "site", clients)

@@ -69,7 +69,7 @@ def modes(d: int) -> Iterator[tuple[str, Settings]]:
         wait=120.0,
         timeout=400.0,
         solver="pseudo-em",
-        smooth="off",
+        population="discrete",
         iterations=1,
     )
     yield "reports", plain

@@ -34,7 +34,7 @@ EVALUATE = Settings(
     form="moments",
     likelihood="exact",
     solver="pseudo-em",
-    smooth="off",
+    population="discrete",
     iterations=8,
     nodes=6,
     wait=0.1,
@@ -111,7 +111,7 @@ def test_the_fit_equals_that_of_the_estimator(tmp_path):
     settings = settings_for("covariance", form="constant")
     grid = federation(tmp_path, settings, 6)
     here = central(grid, settings)
-    model = VANEB(solver="pseudo-em", smooth="off", iterations=8).fit(here).prior_
+    model = VANEB(solver="pseudo-em", iterations=8).fit(here).prior_
     prior = fit_remote(Line(grid, 20.0), tuple(grid.nodes), settings)
     alive = model.weights > 1e-8
     np.testing.assert_allclose(prior.atoms, model.atoms[alive], rtol=1e-8)

@@ -17,7 +17,7 @@ from vaneb.flower.exchange import Line
 from vaneb.flower.one_shot import run_reports
 from vaneb.flower.settings import Settings
 
-SETTINGS = Settings(formula="y ~ x", nodes=6, wait=0.1, timeout=0.5, smooth="off")
+SETTINGS = Settings(formula="y ~ x", nodes=6, wait=0.1, timeout=0.5, population="discrete")
 
 
 def run(grid: LoopbackGrid, folder, settings: Settings = SETTINGS):
@@ -45,7 +45,7 @@ def result(folder, client: str) -> dict:
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])
 def test_every_client_gets_its_own_posterior(tmp_path, family):
-    settings = Settings(**{**vars(SETTINGS), "family": family, "smooth": "auto"})
+    settings = Settings(**{**vars(SETTINGS), "family": family, "population": "auto"})
     grid = federation(tmp_path, settings, 6, n=60)
     outcome = run(grid, tmp_path, settings)
     assert outcome["served"] == [f"c{k}" for k in range(6)]

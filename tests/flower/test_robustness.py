@@ -59,7 +59,7 @@ def test_without_protection_nobody_listens_to_the_world(tmp_path, monkeypatch):
 
 
 def test_a_registered_client_that_never_came_is_named(tmp_path):
-    settings = Settings(formula="y ~ x", nodes=4, wait=0.1, timeout=5.0, smooth="off")
+    settings = Settings(formula="y ~ x", nodes=4, wait=0.1, timeout=5.0, population="discrete")
     grid = federation(tmp_path, settings, 3)
     archive = Archive.open(tmp_path / "server", settings)
     archive.keep_registered({"c0": 1000, "c1": 1001, "c2": 1002, "late": 7})

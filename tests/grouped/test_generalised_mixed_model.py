@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
-
 from vaneb.grouped.generalised_mixed_model import gaussian_population
 from vaneb.grouped.grid_choice import certificate, choose_on_grid, grid_over
 from vaneb.grouped.marginal import Marginal
+
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import binomial, multinomial, poisson
 

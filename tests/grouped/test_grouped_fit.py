@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
+from vaneb.grouped.choice import compare_on_rows, halves_of_rows
+from vaneb.npmle.gaussian_prior import gaussian_prior
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
-from vaneb.grouped.choice import compare_on_rows, halves_of_rows
 from vaneb.grouped.scores import loss
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.npmle.gaussian_prior import gaussian_prior
 
 
 def simulated(seed: int = 0, clients: int = 40, rows: int = 6, family: str = "gaussian") -> pd.DataFrame:
@@ -65,7 +65,7 @@ def test_every_family_personalises_better_than_local(family: str, likelihood: st
 def test_least_squares_reports_say_all_that_rows_say() -> None:
     frame = simulated(2)
     exact, reports = (
-        fit_groups(frame, client="site", formula="y ~ x", likelihood=kind, smooth="off")
+        fit_groups(frame, client="site", formula="y ~ x", likelihood=kind, population="discrete")
         for kind in ("exact", "gaussian")
     )
     assert_allclose(exact.posterior.mean, reports.posterior.mean, atol=1e-6)
@@ -140,9 +140,9 @@ def test_clients_that_were_not_in_the_fit_get_the_populations_mean() -> None:
 def test_an_offset_is_a_known_part_of_the_index() -> None:
     frame = simulated(9, family="poisson")
     frame["exposure"] = np.log(2.0)
-    plain = fit_groups(frame, client="site", formula="y ~ x", family="poisson", smooth="off")
+    plain = fit_groups(frame, client="site", formula="y ~ x", family="poisson", population="discrete")
     shifted = fit_groups(
-        frame, client="site", formula="y ~ x", family="poisson", offset="exposure", smooth="off"
+        frame, client="site", formula="y ~ x", family="poisson", offset="exposure", population="discrete"
     )
     assert_allclose(
         plain.local.fits.theta - shifted.local.fits.theta, np.tile([np.log(2), 0], (40, 1)), atol=1e-5

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime
-
 from vaneb.grouped.marginal import Marginal, gaussian_rule, root_of
+
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family, binomial, gamma, gaussian, multinomial, poisson
 

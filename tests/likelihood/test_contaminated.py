@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from vaneb.npmle.ellipsoids import ellipsoids
 
 from vaneb import NPEB, VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, EmpiricalGLM, MomentPoisson, QuadraticVariance
@@ -15,7 +16,6 @@ from vaneb.likelihood.gaussian import ConstantGaussian, gaussian_likelihood
 from vaneb.local.families import poisson, shared_softmax
 from vaneb.local.fit import fit_clients
 from vaneb.local.report import report
-from vaneb.npmle.ellipsoids import ellipsoids
 from vaneb.study.scenarios import CLASS_PROJECTIONS, simulate
 
 K, D, SHARE = 7, 2, 0.1
@@ -162,7 +162,9 @@ def test_estimates_that_have_run_off_do_not_spoil_the_population() -> None:
         return float(np.sqrt(np.mean(np.sum((model.personalize(reports).mean - sample.theta) ** 2, axis=1))))
 
     assert isinstance(reports.covariance, EmpiricalGLM)
-    spoilt, sound = (error(VANEB(smooth="off", outliers=share).fit(reports)) for share in (0.0, 0.05))
+    spoilt, sound = (
+        error(VANEB(population="discrete", outliers=share).fit(reports)) for share in (0.0, 0.05)
+    )
     assert spoilt > 3.0
     assert sound < error(NPEB().fit(reports))
     assert sound < 2.5

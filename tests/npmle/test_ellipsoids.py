@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
+from vaneb.npmle.ellipsoid_kernel import expect
+from vaneb.npmle.gaussian_prior import gaussian_prior
+from vaneb.npmle.smooth import _own_spreads
 
 from vaneb import VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.npmle import ellipsoids as module
-from vaneb.npmle.ellipsoid_kernel import expect
-from vaneb.npmle.gaussian_prior import gaussian_prior
-from vaneb.npmle.smooth import _own_spreads
 from vaneb.posterior import posterior
 from vaneb.prior import Prior
 
@@ -175,7 +175,7 @@ def test_on_a_curve_they_come_nearer_to_the_truth_than_atoms() -> None:
     fit = module.ellipsoids(likelihood, 2, diagonal=True, tol=1e-4, rng=np.random.default_rng(0))
     found = posterior(likelihood, Prior(fit.atoms, fit.weights))
     away = ((found.mean - theta) ** 2).sum(axis=1).mean()
-    discrete = VANEB(smooth="off", tol=1e-2).fit(reports).personalize(reports).mean
+    discrete = VANEB(population="discrete", tol=1e-2).fit(reports).personalize(reports).mean
     assert away < 0.9 * ((discrete - theta) ** 2).sum(axis=1).mean()
     low, high = found.interval(0.9)
     assert 0.85 < ((low <= theta) & (theta <= high)).mean() < 0.95

@@ -7,6 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
+from vaneb.npmle.gaussian_prior import are_alone, gaussian_prior, with_lone_clients, without_loners
+from vaneb.npmle.smooth import AGAINST_IF_MANY, AGAINST_THE_GAUSSIAN, _best, choose_spread, lots_of
 
 from vaneb import VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
@@ -15,8 +17,6 @@ from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import poisson
 from vaneb.npmle import smooth
-from vaneb.npmle.gaussian_prior import are_alone, gaussian_prior, with_lone_clients, without_loners
-from vaneb.npmle.smooth import AGAINST_IF_MANY, AGAINST_THE_GAUSSIAN, _best, choose_spread, lots_of
 
 
 def random_effects(n_clients: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

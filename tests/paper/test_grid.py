@@ -32,7 +32,7 @@ def test_bound_is_the_propositions():
 def test_the_solve_on_the_grid_is_within_its_bound_of_the_npmle(delta):
     reports = line()
     on_grid = paper.NPEB(delta=delta, steps=0, tol=1e-8).fit(reports).personalize(reports)
-    best = vaneb.VANEB(smooth="off", tol=1e-8).fit(reports).log_likelihood_
+    best = vaneb.VANEB(population="discrete", tol=1e-8).fit(reports).log_likelihood_
     assert 0 <= best - on_grid.log_marginal.mean() + 1e-7 <= on_grid.bound
 
 
@@ -54,7 +54,7 @@ def test_every_atom_of_the_npmle_lies_in_a_cube(full):
         covariance = np.diagonal(covariance, axis1=1, axis2=2)
     reports = vaneb.Reports(x, covariance=covariance)
     corners, delta = grid(reports.likelihood(), 0.25).corners, 0.25
-    for atom in vaneb.VANEB(smooth="off", tol=1e-6).fit(reports).prior_.atoms:
+    for atom in vaneb.VANEB(population="discrete", tol=1e-6).fit(reports).prior_.atoms:
         # all four corners of the cube that holds the atom
         low = corners.min(axis=0)
         cube = np.floor((atom - low) / delta + 1e-9)

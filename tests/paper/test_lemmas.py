@@ -49,7 +49,7 @@ def test_mixing_gain_by_hand(reports):
 
 
 def test_an_npmle_meets_what_the_denoising_theorem_asks(reports):
-    prior = vaneb.VANEB(smooth="off", tol=1e-8).fit(reports).prior_
+    prior = vaneb.VANEB(population="discrete", tol=1e-8).fit(reports).prior_
     fit = paper.Oracle(prior.atoms, prior.weights).personalize(reports)
     found = paper.lemma_bounds(reports, fit, np.concatenate([prior.atoms, reports.estimate]))
     assert found.mixing_gain <= 1e-9

@@ -54,7 +54,7 @@ def test_the_rule_is_the_formula_with_q_and_f(reports):
 
 
 def test_rho_changes_nothing_for_an_npmle(reports):
-    prior = vaneb.VANEB(smooth="off", tol=1e-8).fit(reports).prior_
+    prior = vaneb.VANEB(population="discrete", tol=1e-8).fit(reports).prior_
     bounds = covariance_bounds(reports.covariance, np.concatenate([prior.atoms, reports.estimate]))
     plain = paper.Oracle(prior.atoms, prior.weights).personalize(reports)
     floor = likelihood_floor(bounds, reports.n, D)

@@ -33,7 +33,7 @@ def two_groups(clients: int = 60, d: int = 2) -> Reports:
 @pytest.fixture(scope="module")
 def fitted():
     reports = two_groups()
-    model = VANEB(smooth="off").fit(reports)
+    model = VANEB(population="discrete").fit(reports)
     return model, model.personalize(reports), reports
 
 
@@ -107,7 +107,7 @@ def test_the_gap_is_the_theorys_and_its_picture_shows_the_certificates_maximum(f
 
 def test_principal_components_beyond_three_parameters():
     reports = two_groups(40, d=5)
-    model = VANEB(smooth="off").fit(reports)
+    model = VANEB(population="discrete").fit(reports)
     post = model.personalize(reports)
     content = fit_content(model, post, reports)
     axes = content["prior"]["axes"]
@@ -123,7 +123,7 @@ def test_a_singular_report_has_no_estimate_where_its_data_leave_one_open():
     reports = Reports(
         [[1.0, 0.0], [2.0, 1.0], [0.0, 1.0]], precision=np.array([[1.0, 0.0], [1.0, 4.0], [2.0, 1.0]])
     )
-    model = VANEB(smooth="off").fit(reports)
+    model = VANEB(population="discrete").fit(reports)
     clients = fit_content(model, model.personalize(reports), reports)["clients"]
     assert clients["own"][1][0] is None
     assert clients["error"][1][0] is None

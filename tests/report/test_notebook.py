@@ -41,7 +41,7 @@ def test_reports_prior_posterior_and_certificate():
     reports = Reports(
         [[0.0], [0.5], [4.0]], standard_errors=np.ones((3, 1)), ids=["<a>", "b", "c"], names=["<x>"]
     )
-    model = VANEB(smooth="off").fit(reports)
+    model = VANEB(population="discrete").fit(reports)
     post = model.personalize(reports)
     assert "<a>" in words_of(reports)
     assert "<a>" in words_of(post)

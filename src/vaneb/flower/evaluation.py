@@ -36,26 +36,22 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
     kind = question.get("kind")
     if kind == "describe":
         return {"names": list(model.names), "design": model.design}
-    part = likelihood.smoothed(question.get("spread"))
     if kind == "local":
         return {
             "estimate": likelihood.local_estimates()[0],
             "precision": likelihood.local_precision()[0],
-            "peak": part.peak(),
+            "peak": likelihood.peak(),
         }
     atoms = check_array(question.get("atoms"), (len(question["atoms"]), likelihood.dimension), "atoms")
     if kind == "log_likelihood":
-        return {"values": part.log_likelihood(atoms)[0]}
+        return {"values": likelihood.log_likelihood(atoms)[0]}
     if kind == "sums":
         weights = check_array(question.get("weights"), (len(atoms),), "weights")
-        return dict(own_sums(part, atoms, weights)._asdict())
-    if kind == "components":
-        mean, covariance = part.components(atoms)
-        return {"mean": mean[0], "covariance": covariance[0]}
+        return dict(own_sums(likelihood, atoms, weights)._asdict())
     if kind == "ascent":
         weight = np.array([float(question["log_weight"])])
         curvature = bool(question["curvature"])
-        sums = part.ascent(atoms, weight, frozen=bool(question["frozen"]), curvature=curvature)
+        sums = likelihood.ascent(atoms, weight, frozen=bool(question["frozen"]), curvature=curvature)
         answer = {"value": sums.value, "gradient": sums.gradient, "information": sums.information}
         return answer | ({"outer": sums.outer} if curvature else {})
     raise InvalidReport(f"question: {kind!r:.40} is not known.")
@@ -136,7 +132,6 @@ def fit_remote(
         return Prior(atoms, weights, None, names, len(nodes))
     model = VANEB(
         solver=settings.solver,
-        smooth=settings.smooth,
         tol=settings.tol,
         iterations=settings.iterations,
         seed=settings.seed,
@@ -174,7 +169,7 @@ def algorithm_1(
     """Algorithm 1 in ``iterations`` + 2 exchanges: atoms (m, d) and weights (m,).
 
     Atoms at the clients' estimates, NPMLE weights over them, then steps of pseudo-EM; what
-    ``VANEB(solver="pseudo-em", smooth="off")`` does with clients in one place, without its certificate.
+    ``VANEB(solver="pseudo-em")`` does with clients in one place, without its certificate.
     """
     begun = None if steps is None else steps.last()
     if begun is None:

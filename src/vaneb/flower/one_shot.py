@@ -99,8 +99,8 @@ def _fit(accepted: dict[int, Claim], settings: Settings, roll: Roll) -> Prior:
             f"{roll.told()}"
         )
     model = VANEB(
-        solver=settings.solver or "certified",
-        smooth=settings.smooth,
+        population=settings.population,
+        solver=settings.solver or None,
         tol=settings.tol,
         iterations=settings.iterations,
         seed=settings.seed,

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.errors import InvalidReport
+from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.claims import check_array
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.wire import Tree
-from vaneb.likelihood.seam import Array, Ascent, Components
+from vaneb.likelihood.gaussian import ConstantGaussian
+from vaneb.likelihood.seam import Array, Ascent
 from vaneb.sums import Sums
 
 
@@ -31,20 +32,20 @@ class RemoteLikelihood:
     ----------
     nodes : where the clients are.
     names : of the d parameters.
-    spread : Gamma, or None.
     local : estimate, precision and peak of each client, asked for once and shared with parts.
     """
 
     line: Line
     nodes: tuple[int, ...]
     names: tuple[str, ...]
-    spread: Array | None = None
-    local: dict[str, dict[int, Tree]] = field(default_factory=dict)
+    local: dict[int, Tree] = field(default_factory=dict)
 
     @property
     def cheap(self) -> bool:
         """Never: a pair of client and atom is a message."""
         return False
+
+    is_gaussian: ClassVar[bool] = False
 
     @property
     def n_clients(self) -> int:
@@ -81,23 +82,21 @@ class RemoteLikelihood:
         total = {key: self._stack(answers, key, shape).sum(axis=0) for key, shape in shapes.items()}
         return Sums(float(self._stack(answers, "log_density", ()).sum()), **total)
 
-    def components(self, atoms: Array) -> Components:
-        m, d = atoms.shape
-        if self.spread is None:
-            return Components(atoms[None], np.zeros((1, 1, d, d)))
-        answers = self._ask({"kind": "components", "atoms": atoms})
-        mean = self._stack(answers, "mean", (m, d))
-        shared = _shape(answers, "covariance")[:1] == (1,)
-        return Components(mean, self._stack(answers, "covariance", (1 if shared else m, d, d)))
-
     def take(self, rows: NDArray[np.intp] | slice) -> RemoteLikelihood:
         return replace(self, nodes=tuple(np.asarray(self.nodes, dtype=np.uint64)[rows].tolist()))
 
-    def smoothed(self, spread: Array | None) -> RemoteLikelihood:
-        return replace(self, spread=None if spread is None or not spread.any() else spread)
-
     def peak(self) -> Array:
         return self._stack(self._local(), "peak", (1,))[:, 0]
+
+    def at(self, points: Array) -> Array:
+        raise InvalidOption(
+            "clients that evaluate for themselves are fitted by atoms: population = discrete."
+        )
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        raise InvalidOption(
+            "clients that evaluate for themselves are fitted by atoms: population = discrete."
+        )
 
     def local_estimates(self) -> Array:
         return self._stack(self._local(), "estimate", (self.dimension,))
@@ -109,9 +108,8 @@ class RemoteLikelihood:
         return self._stack(answers, "precision", (d,) if diagonal else (d, d))
 
     def _local(self) -> dict[int, Tree]:
-        """Each client's own point, its precision and its peak under the present spread."""
-        key = "" if self.spread is None else self.spread.tobytes().hex()
-        known = self.local.setdefault(key, {})
+        """Each client's own point, its precision and its peak."""
+        known = self.local
         missing = tuple(node for node in self.nodes if node not in known)
         if missing:
             known.update(replace(self, nodes=missing)._ask({"kind": "local"}))
@@ -120,8 +118,7 @@ class RemoteLikelihood:
     def _ask(
         self, question: Mapping[str, Any], own: Mapping[int, Mapping[str, Any]] | None = None
     ) -> dict[int, Tree]:
-        with_spread = {**question, **({} if self.spread is None else {"spread": self.spread})}
-        questions = {node: {**with_spread, **(own or {}).get(node, {})} for node in self.nodes}
+        questions = {node: {**question, **(own or {}).get(node, {})} for node in self.nodes}
         return self.line.ask_all("evaluate", questions, about=question["kind"])
 
     def _stack(self, answers: dict[int, Tree], key: str, shape: tuple[int, ...]) -> Array:

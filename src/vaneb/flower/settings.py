@@ -31,7 +31,7 @@ class Settings:
     dispersion : noise of the gaussian and gamma families; 0 lets every client estimate its own.
     likelihood : what is evaluated at the client: its "covariance" function or its "exact" likelihood.
     parameters : names that every client must report, separated by commas; "" takes what most of them report.
-    solver, smooth, tol, iterations, seed : as of ``vaneb.VANEB``; by default reports are fitted by the
+    population, solver, tol, iterations, seed : as of ``vaneb.VANEB``; by default reports are fitted by the
         certified solver, and Algorithm 1 is used where clients are asked again and again.
     nodes : clients to wait for before the first question.
     wait : seconds that the server waits for them.
@@ -56,7 +56,7 @@ class Settings:
     likelihood: str = "covariance"
     parameters: str = ""
     solver: str = ""
-    smooth: str = "auto"
+    population: str = "auto"
     tol: float = 1e-4
     iterations: int = 50
     seed: int = 0

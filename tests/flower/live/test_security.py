@@ -26,7 +26,7 @@ from vaneb.flower.archive import Archive
 from vaneb.flower.settings import Settings
 
 NAMES = ("north", "south")
-SETTINGS = Settings(formula="y ~ x", nodes=2, wait=60.0, timeout=60.0, smooth="off")
+SETTINGS = Settings(formula="y ~ x", nodes=2, wait=60.0, timeout=60.0, population="discrete")
 FOREIGN = Path(__file__).parent / "hostile" / "foreign.py"
 
 

@@ -18,7 +18,7 @@ from vaneb.cli import app
 from vaneb.flower import client_data
 from vaneb.flower.settings import Settings
 
-SETTINGS = Settings(formula="y ~ x", smooth="off")
+SETTINGS = Settings(formula="y ~ x", population="discrete")
 
 
 def test_every_virtual_client_gets_its_own_posterior(tmp_path):
@@ -26,7 +26,9 @@ def test_every_virtual_client_gets_its_own_posterior(tmp_path):
     pd.concat(frames).sample(frac=1, random_state=0).to_csv(tmp_path / "all.csv", index=False)
     folder = tmp_path / "federation"
     arguments = ["--data", tmp_path / "all.csv", "--client", "site", "--formula", "y ~ x", "--folder", folder]
-    done = CliRunner().invoke(app, ["federate", "simulate", *map(str, arguments), "--set", "smooth=off"])
+    done = CliRunner().invoke(
+        app, ["federate", "simulate", *map(str, arguments), "--set", "population=discrete"]
+    )
     assert done.exit_code == 0, done.output
     assert "served       6: c0, c1, c2, c3, c4, c5" in done.output
     results = [json.loads(path.read_text()) for path in (folder / "clients").glob("*/result.json")]
@@ -37,5 +39,5 @@ def test_every_virtual_client_gets_its_own_posterior(tmp_path):
         report = client_data.local_report(client_data.local_model(frame, SETTINGS), SETTINGS)[0]
         single.append(type(report)(f"c{k}", report.estimate, report.n, report.covariance, report.status))
     reports = Reports.from_clients(single)
-    expected = VANEB(smooth="off").fit(reports).personalize(reports)
+    expected = VANEB(population="discrete").fit(reports).personalize(reports)
     np.testing.assert_allclose([found[f"c{k}"] for k in range(6)], expected.mean, rtol=1e-6)

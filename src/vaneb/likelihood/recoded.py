@@ -45,7 +45,7 @@ class Recoded:
         precision = view.base_precision
         if precision.ndim == 2:
             precision = precision[:, :, None] * np.eye(self.dimension)
-        estimates = np.linalg.solve(self.basis, view.estimates.T).T
+        estimates = np.asarray(np.linalg.solve(self.basis, view.estimates.T).T, dtype=np.float64)
         made = ConstantGaussian(estimates, self.basis.T @ precision @ self.basis)
         return replace(made, offset=view.at(view.estimates) - made.at(estimates))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from vaneb.npmle.ellipsoids import ellipsoids
 
 from vaneb import NPEB, VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, EmpiricalGLM, MomentPoisson, QuadraticVariance
@@ -13,10 +12,10 @@ from vaneb.covariance.user import callable_covariance
 from vaneb.errors import InvalidOption
 from vaneb.likelihood.contaminated import ContaminatedGaussian, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian, gaussian_likelihood
-from vaneb.local.families import poisson, shared_softmax
+from vaneb.local.families import poisson
 from vaneb.local.fit import fit_clients
 from vaneb.local.report import report
-from vaneb.study.scenarios import CLASS_PROJECTIONS, simulate
+from vaneb.study.scenarios import simulate
 
 K, D, SHARE = 7, 2, 0.1
 RNG = np.random.default_rng(0)
@@ -25,20 +24,19 @@ N = RNG.integers(3, 9, size=K).astype(float)
 ATOMS = 0.5 * RNG.normal(size=(4, D))
 LOG_WEIGHTS = RNG.normal(size=K)
 MOMENTS = MomentPoisson(0.3 * RNG.normal(size=(K, D)), np.repeat(0.4 * np.eye(D)[None], K, axis=0))
-SPREADS = {"discrete": None, "smooth": np.array([[0.3, 0.1], [0.1, 0.2]])}
 
 
-@pytest.fixture(params=SPREADS, name="likelihood")
-def _likelihood(request: pytest.FixtureRequest) -> ContaminatedGaussian:
+@pytest.fixture(name="likelihood")
+def _likelihood() -> ContaminatedGaussian:
     found = with_outliers(gaussian_likelihood(ESTIMATES, N, MOMENTS), SHARE)
     assert isinstance(found, ContaminatedGaussian)
-    return found.smoothed(SPREADS[request.param])
+    return found
 
 
 def test_density_is_that_of_the_mixture(likelihood: ContaminatedGaussian) -> None:
-    usual = gaussian_likelihood(ESTIMATES, N, MOMENTS).smoothed(likelihood.spread)
+    usual = gaussian_likelihood(ESTIMATES, N, MOMENTS)
     fixed = N[:, None, None] * MOMENTS.precision(ESTIMATES[:, None])[:, 0]
-    other = ConstantGaussian(ESTIMATES, fixed).smoothed(likelihood.spread)
+    other = ConstantGaussian(ESTIMATES, fixed)
     expected = (1 - SHARE) * np.exp(usual.log_likelihood(ATOMS)) + SHARE * np.exp(other.log_likelihood(ATOMS))
     assert_allclose(np.exp(likelihood.log_likelihood(ATOMS)), expected, rtol=1e-12)
 
@@ -65,50 +63,17 @@ def test_diagonals_and_matrices_add_up() -> None:
     assert_allclose(own, expected, rtol=1e-12)
 
 
-def test_moments_within_a_component_are_those_of_the_mixture() -> None:
-    """In one dimension, by quadrature, covariances taken at the atom."""
-    covariance = MomentPoisson(np.full((1, 1), 0.2), np.full((1, 1, 1), 0.5))
-    estimate, n, atom, spread = np.array([[1.2]]), np.array([4.0]), np.array([[0.1]]), np.array([[0.3]])
-    found = with_outliers(gaussian_likelihood(estimate, n, covariance), SHARE).smoothed(spread)
-    grid = np.linspace(-8, 8, 200_001)
-    density = np.zeros_like(grid)
-    for share, at in ((1 - SHARE, atom), (SHARE, estimate)):
-        precision = 4 * covariance.precision(at[:, None])[0, 0, 0, 0]
-        density += share * np.sqrt(precision) * np.exp(-0.5 * precision * (1.2 - grid) ** 2)
-    density *= np.exp(-0.5 * (grid - 0.1) ** 2 / 0.3)
-    density /= density.sum()
-    mean = density @ grid
-    components = found.components(atom)
-    assert_allclose(components.mean, [[[mean]]], rtol=1e-6)
-    assert_allclose(components.covariance, [[[[density @ (grid - mean) ** 2]]]], rtol=1e-6)
-
-
-def test_the_likelier_part_is_one_of_the_two() -> None:
-    found = with_outliers(gaussian_likelihood(ESTIMATES, N, MOMENTS), 0.5).smoothed(SPREADS["smooth"])
-    usual, other = found.usual.log_likelihood(ATOMS), found.other.log_likelihood(ATOMS)
-    first, second = found.usual.components(ATOMS).mean, found.other.components(ATOMS).mean
-    is_usual = usual >= other
-    assert is_usual.any()
-    assert not is_usual.all()
-    assert_allclose(found.likelier(ATOMS).mean, np.where(is_usual[..., None], first, second), rtol=1e-12)
-
-
-def test_a_population_of_clients_of_two_minds_stays_where_they_are() -> None:
-    """Moments of both minds together, taken for a Gaussian's, sent components a million times too far."""
-    sample = simulate("logistic", 300, 10, np.random.default_rng(2))
-    family = shared_softmax(CLASS_PROJECTIONS)
-    reports = report(sample.rows, family, fit_clients(sample.rows, family), form="empirical")
-    likelihood = with_outliers(reports.likelihood(), 0.1)
-    fit = ellipsoids(likelihood, 2, diagonal=False, tol=1e-4, rng=np.random.default_rng(0))
-    assert np.abs(fit.atoms).max() < 3 * np.abs(sample.theta).max()
-
-
 def test_some_clients_are_the_same_as_in_all(likelihood: ContaminatedGaussian) -> None:
     rows = np.array([5, 2, 2])
     some = likelihood.take(rows)
     assert_allclose(some.log_likelihood(ATOMS), likelihood.log_likelihood(ATOMS)[rows], rtol=1e-13)
     assert_allclose(some.peak(), likelihood.peak()[rows])
     assert some.n_clients == 3
+
+
+def test_at_is_the_density_at_points_of_the_clients_own(likelihood: ContaminatedGaussian) -> None:
+    points = ATOMS[np.arange(K) % len(ATOMS)] + 0.1 * ESTIMATES
+    assert_allclose(likelihood.at(points), np.diagonal(likelihood.log_likelihood(points)), rtol=1e-12)
 
 
 def test_peak_is_the_density_at_the_own_estimate() -> None:
@@ -148,7 +113,7 @@ def test_a_share_must_be_one(share) -> None:
 
 def test_the_papers_algorithm_knows_no_outliers() -> None:
     reports = Reports(ESTIMATES, n=N, covariance=MOMENTS)
-    plain, other = (VANEB("pseudo-em", "off", outliers=share).fit(reports) for share in (0.0, 0.3))
+    plain, other = (VANEB(solver="pseudo-em", outliers=share).fit(reports) for share in (0.0, 0.3))
     assert_allclose(plain.prior_.atoms, other.prior_.atoms)
     assert type(other.personalize(reports).likelihood) is type(reports.likelihood())
 
@@ -162,9 +127,7 @@ def test_estimates_that_have_run_off_do_not_spoil_the_population() -> None:
         return float(np.sqrt(np.mean(np.sum((model.personalize(reports).mean - sample.theta) ** 2, axis=1))))
 
     assert isinstance(reports.covariance, EmpiricalGLM)
-    spoilt, sound = (
-        error(VANEB(population="discrete", outliers=share).fit(reports)) for share in (0.0, 0.05)
-    )
+    spoilt, sound = (error(VANEB("discrete", outliers=share).fit(reports)) for share in (0.0, 0.05))
     assert spoilt > 3.0
     assert sound < error(NPEB().fit(reports))
     assert sound < 2.5

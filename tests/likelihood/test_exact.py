@@ -1,8 +1,8 @@
-"""Exact likelihoods: densities, finite differences, limits, Laplace's approximation against integrals."""
+"""Exact likelihoods: densities, finite differences, subsets, hopeless clients."""
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
 from vaneb.errors import InvalidOption
 from vaneb.likelihood.exact import exact_likelihood
@@ -11,7 +11,6 @@ from vaneb.local.data import GroupedRows
 from vaneb.study.scenarios import CLASS_PROJECTIONS, simulate
 
 ATOMS = np.random.default_rng(99).normal(size=(5, 3)) * 0.5
-SPREAD = np.array([[0.3, 0.1, 0.0], [0.1, 0.2, 0.05], [0.0, 0.05, 0.1]])
 
 
 def make(name, n_clients=9, size=8, seed=0):
@@ -50,14 +49,6 @@ def atoms_for(likelihood):
     return np.random.default_rng(98).normal(size=(4, likelihood.dimension)) * 0.5
 
 
-def spread_for(likelihood):
-    d = likelihood.dimension
-    if d == 3:
-        return SPREAD
-    root = np.random.default_rng(97).normal(size=(d, d)) * 0.3
-    return root @ root.T
-
-
 def scipy_log_density(family, rows, theta):
     eta = family.index(theta, rows.design, rows.offset)
     y, mean = rows.response, family.mean(eta)
@@ -86,14 +77,19 @@ def test_log_likelihood_is_the_sum_of_scipys_log_densities(name):
         np.testing.assert_allclose(table[k], expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_ascent_is_the_gradient_of_its_value(name, smooth):
+def test_at_is_the_log_likelihood_at_points_of_the_clients_own(name):
+    likelihood = exact_likelihood(*make(name))
+    points = np.random.default_rng(6).normal(size=(likelihood.n_clients, likelihood.dimension)) * 0.4
+    own = np.diagonal(likelihood.log_likelihood(points))
+    np.testing.assert_allclose(likelihood.at(points), own, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ascent_is_the_gradient_of_its_value(name):
     rows, family = make(name)
     likelihood = exact_likelihood(rows, family)
     atoms = atoms_for(likelihood)
-    if smooth:
-        likelihood = likelihood.smoothed(spread_for(likelihood))
     log_weights = -likelihood.log_likelihood(atoms).max(axis=1) - np.log(rows.n_clients)
     got = likelihood.ascent(atoms, log_weights)
     shares = np.exp(likelihood.log_likelihood(atoms) + log_weights[:, None])
@@ -122,128 +118,9 @@ def test_outer_minus_information_is_the_hessian_of_the_value(name):
         np.testing.assert_allclose(hessian, (up - down) / (2 * step), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
-def test_slopes_of_a_gaussian_population_are_finite_differences(name):
-    likelihood = exact_likelihood(*make(name))
-    d = likelihood.dimension
-    rng = np.random.default_rng(5)
-    mean, root = rng.normal(size=d) * 0.3, np.tril(rng.normal(size=(d, d))) * 0.4 + 0.5 * np.eye(d)
-    root[:, -1] = 0.0  # a singular population
-
-    def value(mean, root):
-        return likelihood.smoothed(root @ root.T).log_likelihood(mean[None])[:, 0].mean()
-
-    found, of_mean, of_root = likelihood.population_slopes(mean, root)
-    np.testing.assert_allclose(found, value(mean, root), rtol=1e-10)
-    step = 1e-5
-    for c in range(d):
-        move = step * np.eye(d)[c]
-        slope = (value(mean + move, root) - value(mean - move, root)) / (2 * step)
-        np.testing.assert_allclose(of_mean[c], slope, rtol=1e-5, atol=1e-8)
-        for e in range(d - 1):
-            turn = np.outer(move, np.eye(d)[e])
-            slope = (value(mean, root + turn) - value(mean, root - turn)) / (2 * step)
-            np.testing.assert_allclose(of_root[c, e], slope, rtol=1e-5, atol=1e-8)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_vanishing_spread_is_no_spread(name):
-    rows, family = make(name)
-    likelihood = exact_likelihood(rows, family)
-    atoms = atoms_for(likelihood)
-    plain = likelihood.log_likelihood(atoms)
-    d = likelihood.dimension
-    errors = [
-        np.abs(likelihood.smoothed(scale * np.eye(d)).log_likelihood(atoms) - plain).max()
-        for scale in (1e-6, 1e-8)
-    ]
-    assert errors[1] < 1e-4
-    assert errors[1] == pytest.approx(0.01 * errors[0], rel=0.02)
-    np.testing.assert_array_equal(likelihood.smoothed(np.zeros((d, d))).log_likelihood(atoms), plain)
-    np.testing.assert_array_equal(likelihood.smoothed(None).log_likelihood(atoms), plain)
-
-
-def test_gaussian_smoothed_is_the_marginal_normal_density_of_the_rows():
-    rows, family = make("gaussian")
-    for spread in (SPREAD, np.diag([0.4, 0.0, 0.0]), None):
-        likelihood = exact_likelihood(rows, family).smoothed(spread)
-        table = likelihood.log_likelihood(ATOMS)
-        for k in range(rows.n_clients):
-            part = rows.take(slice(k, k + 1))
-            z = part.design
-            covariance = 0.6 * np.eye(len(z)) + (0 if spread is None else z @ spread @ z.T)
-            expected = [
-                stats.multivariate_normal.logpdf(part.response, z @ a + part.offset, covariance)
-                for a in ATOMS
-            ]
-            np.testing.assert_allclose(table[k], expected, rtol=1e-8, atol=1e-8)
-
-
-def integral(likelihood, atom, variance):
-    """Log-integral, posterior mean and variance within the component for one client, by Simpson's rule."""
-    grid = atom + np.sqrt(variance) * np.linspace(-9, 9, 4001)
-    values = likelihood.log_likelihood(grid[:, None])[0] + stats.norm.logpdf(grid, atom, np.sqrt(variance))
-    weight = np.exp(values - values.max())
-    total = integrate.simpson(weight, x=grid)
-    mean = integrate.simpson(weight * grid, x=grid) / total
-    return values.max() + np.log(total), mean, integrate.simpson(weight * (grid - mean) ** 2, x=grid) / total
-
-
-@pytest.mark.parametrize(("size", "tolerance"), [(1, 0.02), (4, 0.04), (30, 0.015)])
-def test_laplace_of_a_logistic_client_against_quadrature(size, tolerance):
-    """Spread 1 on an intercept: log-integral within ``tolerance``, posterior mean within 0.05."""
-    rng = np.random.default_rng(size)
-    rows = GroupedRows.from_columns(
-        np.repeat(np.arange(3), size), np.ones((3 * size, 1)), rng.integers(0, 2, 3 * size)
-    )
-    plain = exact_likelihood(rows, families.binomial())
-    likelihood = plain.smoothed(np.array([[1.0]]))
-    atoms = np.array([[-1.0], [0.5]])
-    table, components = likelihood.log_likelihood(atoms), likelihood.components(atoms)
-    for k in range(3):
-        for j, atom in enumerate(atoms[:, 0]):
-            log_total, mean, variance = integral(plain.take(slice(k, k + 1)), atom, 1.0)
-            assert table[k, j] == pytest.approx(log_total, abs=tolerance)
-            assert components.mean[k, j, 0] == pytest.approx(mean, abs=0.05)
-            assert components.covariance[k, j, 0, 0] == pytest.approx(variance, rel=0.12)
-
-
-def test_laplace_of_poisson_clients_gets_better_with_rows():
-    rng = np.random.default_rng(3)
-    errors = []
-    for size in (2, 20, 200):
-        rows = GroupedRows.from_columns(np.zeros(size), np.ones((size, 1)), rng.poisson(2.0, size))
-        likelihood = exact_likelihood(rows, families.poisson())
-        laplace = likelihood.smoothed(np.array([[0.5]])).log_likelihood(np.array([[0.4]]))[0, 0]
-        errors.append(abs(laplace - integral(likelihood, 0.4, 0.5)[0]))
-    assert max(errors) < 0.01
-    assert errors[2] < 0.15 * errors[1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_singular_spread_leaves_a_direction_alone(name):
-    rows, family = make(name)
-    likelihood = exact_likelihood(rows, family)
-    d = likelihood.dimension
-    spread = np.zeros((d, d))
-    spread[0, 0] = 0.4
-    smoothed = likelihood.smoothed(spread)
-    atoms = atoms_for(likelihood)
-    components = smoothed.components(atoms)
-    np.testing.assert_allclose(
-        components.mean[:, :, 1:], np.broadcast_to(atoms[:, 1:], components.mean[:, :, 1:].shape)
-    )
-    assert np.abs(components.mean[:, :, 0] - atoms[:, 0]).max() > 0.01
-    near = likelihood.smoothed(spread + 1e-9 * np.eye(d))
-    np.testing.assert_allclose(smoothed.log_likelihood(atoms), near.log_likelihood(atoms), atol=1e-5)
-
-
-@pytest.mark.parametrize("smooth", [False, True])
-def test_blocks_orders_and_subsets_do_not_matter(smooth):
+def test_blocks_orders_and_subsets_do_not_matter():
     sample = simulate("poisson", 150, 5, np.random.default_rng(1))
     likelihood = exact_likelihood(sample.rows, families.poisson())
-    if smooth:
-        likelihood = likelihood.smoothed(0.1 * np.eye(3))
     atoms = sample.theta[:7]
     table = likelihood.log_likelihood(atoms)
     order = np.random.default_rng(2).permutation(150)
@@ -251,9 +128,6 @@ def test_blocks_orders_and_subsets_do_not_matter(smooth):
     part = likelihood.take(slice(20, 90))
     np.testing.assert_array_equal(part.log_likelihood(atoms), table[20:90])
     np.testing.assert_array_equal(part.take(np.array([3])).log_likelihood(atoms), table[23:24])
-    np.testing.assert_allclose(
-        part.components(atoms).mean, likelihood.components(atoms).mean[20:90] if smooth else atoms[None]
-    )
     weights = -np.log(np.exp(table).sum(1)) if table.max() > -700 else np.zeros(150)
     whole = likelihood.ascent(atoms, weights - np.log(150))
     halves = [
@@ -267,14 +141,11 @@ def test_many_atoms_cross_tiles():
     sample = simulate("logistic", 6, 10, np.random.default_rng(4))
     likelihood = exact_likelihood(sample.rows, families.shared_softmax(CLASS_PROJECTIONS))
     atoms = np.random.default_rng(5).normal(size=(300, 3))
-    for seen in (likelihood, likelihood.smoothed(0.05 * np.eye(3))):
-        table = seen.log_likelihood(atoms)
-        np.testing.assert_allclose(table[:, 290:], seen.log_likelihood(atoms[290:]), rtol=1e-12)
-        weights = -table.max(1)
-        some = seen.ascent(atoms[250:], weights)
-        np.testing.assert_allclose(
-            seen.ascent(atoms, weights).gradient[250:], some.gradient, rtol=1e-9, atol=1e-12
-        )
+    table = likelihood.log_likelihood(atoms)
+    np.testing.assert_allclose(table[:, 290:], likelihood.log_likelihood(atoms[290:]), rtol=1e-12)
+    weights = -table.max(1)
+    some, everywhere = likelihood.ascent(atoms[250:], weights), likelihood.ascent(atoms, weights)
+    np.testing.assert_allclose(everywhere.gradient[250:], some.gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_far_atoms_and_hopeless_clients_give_numbers():
@@ -284,30 +155,25 @@ def test_far_atoms_and_hopeless_clients_give_numbers():
     likelihood = exact_likelihood(rows, families.poisson())
     assert not likelihood.fits.exists.any()
     atoms = np.array([[0.0, 0.0], [500.0, 100.0], [-300.0, -5.0]])
-    for seen in (likelihood, likelihood.smoothed(np.eye(2))):
-        table = seen.log_likelihood(atoms)
-        assert not np.isnan(table).any()
-        assert (table <= 1e-9).all()
-        got = seen.ascent(atoms, np.zeros(2))
-        assert all(np.isfinite(part).all() for part in got)
+    table = likelihood.log_likelihood(atoms)
+    assert not np.isnan(table).any()
+    assert (table <= 1e-9).all()
+    got = likelihood.ascent(atoms, np.zeros(2))
+    assert all(np.isfinite(part).all() for part in got)
     assert np.isfinite(likelihood.local_estimates()).all()
 
 
 @pytest.mark.parametrize("name", ["poisson", "gaussian", "shared_softmax"])
 def test_peak_is_the_top_of_the_likelihood(name):
     rows, family = make(name, n_clients=6, size=60, seed=2)
-    for spread in (None, SPREAD):
-        likelihood = exact_likelihood(rows, family).smoothed(spread)
-        own = np.diagonal(likelihood.log_likelihood(likelihood.local_estimates()))
-        converged = np.ones(6, dtype=bool) if name == "gaussian" else likelihood.fits.exists
-        np.testing.assert_allclose(likelihood.peak()[converged], own[converged], atol=1e-8)
-        assert (likelihood.log_likelihood(ATOMS) <= likelihood.peak()[:, None] + 0.3).all()
+    likelihood = exact_likelihood(rows, family)
+    own = np.diagonal(likelihood.log_likelihood(likelihood.local_estimates()))
+    converged = np.ones(6, dtype=bool) if name == "gaussian" else likelihood.fits.exists
+    np.testing.assert_allclose(likelihood.peak()[converged], own[converged], atol=1e-8)
+    assert (likelihood.log_likelihood(ATOMS) <= likelihood.peak()[:, None] + 0.3).all()
 
 
-def test_losses_without_a_density_and_impossible_spreads_are_refused():
+def test_losses_without_a_density_are_refused():
     rows, _ = make("gaussian")
     with pytest.raises(InvalidOption, match="sandwich"):
         exact_likelihood(rows, families.huber(1.0))
-    counts, family = make("poisson")
-    with pytest.raises(InvalidOption, match="semidefinite"):
-        exact_likelihood(counts, family).smoothed(-np.eye(3)).log_likelihood(ATOMS)

@@ -91,9 +91,7 @@ def test_no_proof_is_claimed_where_none_is_known() -> None:
     full = Reports(np.zeros((5, 2)), covariance=np.array([[1.0, 0.5], [0.5, 1.0]])).likelihood()
     assert prove(full, np.zeros(5), 1e-4) is None
     assert (
-        VANEB(population="discrete")
-        .fit(Reports(np.eye(3), standard_errors=np.ones((3, 3))))
-        .certificate_.kind
+        VANEB("discrete").fit(Reports(np.eye(3), standard_errors=np.ones((3, 3)))).certificate_.kind
         == "ascent"
     )
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
-from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Likelihood
 
 #: eps by default; from 0.02 to 0.1 little changes (benchmarks/study).
 OUTLIERS = 0.05
@@ -74,10 +74,6 @@ class ContaminatedGaussian:
         return self.usual.dimension
 
     @property
-    def spread(self) -> Array | None:
-        return self.usual.spread
-
-    @property
     def _logs(self) -> tuple[float, float]:
         """log(1 - eps) and log(eps)."""
         return float(np.log1p(-self.share)), float(np.log(self.share))
@@ -101,29 +97,8 @@ class ContaminatedGaussian:
         second = self.other.ascent(atoms, log_weights + other, frozen=frozen, curvature=curvature)
         return first.plus(second)
 
-    def _share_of_usual(self, atoms: Array) -> Array:
-        """Probability (K, m) that a client's covariance function holds, given that it is of component j."""
-        usual, other = self._logs
-        log_odds = (self.other.log_likelihood(atoms) + other) - (self.usual.log_likelihood(atoms) + usual)
-        return np.asarray(1 / (1 + np.exp(np.clip(log_odds, -700, 700))))
-
-    def components(self, atoms: Array) -> Components:
-        """Moments of the mixture of both parts."""
-        first = self.usual.components(atoms)
-        if self.spread is None:
-            return first
-        return _mixed(first, self.other.components(atoms), self._share_of_usual(atoms))
-
-    def likelier(self, atoms: Array) -> Components:
-        """Moments of the part that is the more probable one, for each client and component."""
-        share = (self._share_of_usual(atoms) >= 0.5).astype(np.float64)
-        return _mixed(self.usual.components(atoms), self.other.components(atoms), share)
-
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         return replace(self, usual=self.usual.take(rows), other=self.other.take(rows))
-
-    def smoothed(self, spread: Array | None) -> Self:
-        return replace(self, usual=self.usual.smoothed(spread), other=self.other.smoothed(spread))
 
     def peak(self) -> Array:
         """At a client's own estimate both parts are the same."""
@@ -143,13 +118,3 @@ class ContaminatedGaussian:
 
     def local_precision(self) -> Array:
         return self.usual.local_precision()
-
-
-def _mixed(first: Components, second: Components, share: Array) -> Components:
-    """Moments of a mixture with ``share`` (K, m) of ``first``."""
-    share = share[..., None]
-    mean = share * first.mean + (1 - share) * second.mean
-    apart = first.mean - second.mean
-    share = share[..., None]
-    within = share * first.covariance + (1 - share) * second.covariance
-    return Components(mean, within + share * (1 - share) * (apart[..., :, None] * apart[..., None, :]))

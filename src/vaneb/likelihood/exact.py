@@ -5,14 +5,11 @@ estimate is poor or does not exist (few rows, all responses the same) says exact
 
 ``exact_likelihood`` picks the implementation.  For least squares the likelihood *is* that of a Gaussian
 report in information form, whatever the number of rows; all other families keep their rows.
-
-With a spread, the integral over a component is Laplace's approximation (``exact_laplace``); for least
-squares it is exact.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -21,10 +18,10 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
-from vaneb.likelihood import exact_kernels, exact_laplace
+from vaneb.likelihood import exact_kernels
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
-from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Likelihood
 from vaneb.local import losses
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
@@ -36,8 +33,6 @@ MAX_BLOCKS = 64
 MIN_BLOCK = 32
 #: Pairs whose share r_kj is below exp(SKIP) / K change a sum of order one by less than 1e-13.
 SKIP = -30.0
-#: Eigenvalues of a spread below this share of the largest are directions without spread.
-NULL_TOLERANCE = 1e-12
 
 
 def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None = None) -> Likelihood:
@@ -80,8 +75,6 @@ class ExactLikelihood:
     Parameters
     ----------
     rows, family, fits : as there
-    spread : (d, d) or None
-        Gamma.
     """
 
     cheap: ClassVar[bool] = False
@@ -90,7 +83,6 @@ class ExactLikelihood:
     rows: GroupedRows
     family: Family
     fits: LocalFits
-    spread: Array | None = field(default=None)
 
     @property
     def n_clients(self) -> int:
@@ -106,27 +98,6 @@ class ExactLikelihood:
         if not self.n_clients:
             return np.zeros(0)
         return np.add.reduceat(self.family.log_constant(self.rows.response), self.rows.starts[:-1])
-
-    @cached_property
-    def _root(self) -> Array | None:
-        """L (d, q) with L L' = spread; None where there is none."""
-        if self.spread is None:
-            return None
-        spread = np.asarray(self.spread, dtype=np.float64)
-        # Coefficients of covariates in very different units are not a matter of rank.
-        scale = np.sqrt(np.maximum(np.diagonal(spread), 0.0))
-        unit = np.where(scale > 0, scale, 1.0)
-        eigenvalues, vectors = np.linalg.eigh((spread + spread.T) / 2 / unit[:, None] / unit)
-        if eigenvalues[0] < -1e-9 * max(eigenvalues[-1], 0.0) or not np.isfinite(eigenvalues).all():
-            raise InvalidOption("spread must be a positive semidefinite matrix")
-        kept = eigenvalues > NULL_TOLERANCE * max(eigenvalues[-1], 0.0)
-        if not kept.any():
-            return None
-        return np.ascontiguousarray(unit[:, None] * vectors[:, kept] * np.sqrt(eigenvalues[kept]))
-
-    @cached_property
-    def _precision(self) -> Array:
-        return self.fits.hessian / self.family.dispersion
 
     @property
     def _block(self) -> int:
@@ -151,19 +122,12 @@ class ExactLikelihood:
     def _features(self) -> Array:
         return self.family.features(self.rows.design)
 
-    def _search(self, root: Array, part: slice) -> exact_laplace.Search:
-        return exact_laplace.Search(root, self.fits.theta[part], self._precision[part])
-
     def log_likelihood(self, atoms: Array) -> Array:
         out = np.empty((self.n_clients, len(atoms)))
-        atoms_t, root, constant = _transposed(atoms), self._root, self.constant
+        atoms_t, constant = _transposed(atoms), self.constant
 
         def block(part: slice) -> None:
-            if root is None:
-                exact_kernels.log_likelihood(self._rows(part), constant[part], atoms_t, out[part])
-            else:
-                search = self._search(root, part)
-                exact_laplace.log_likelihood(self._rows(part), constant[part], atoms_t, search, out[part])
+            exact_kernels.log_likelihood(self._rows(part), constant[part], atoms_t, out[part])
 
         list(map_blocks(block, self.n_clients, self._block))
         return out
@@ -171,46 +135,15 @@ class ExactLikelihood:
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
-        atoms_t, root, constant = _transposed(atoms), self._root, self.constant + log_weights
+        atoms_t, constant = _transposed(atoms), self.constant + log_weights
         floor = SKIP - float(np.log(self.n_clients))
 
         def block(part: slice) -> exact_kernels.Sums:
-            if root is None:
-                return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
-            search = self._search(root, part)
-            return exact_laplace.ascent(self._rows(part), constant[part], atoms_t, search, floor, curvature)
+            return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
 
         parts = list(map_blocks(block, self.n_clients, self._block))
         value, gradient, outer, information = (np.sum(sums, axis=0) for sums in zip(*parts, strict=True))
         return Ascent(value, gradient, outer if curvature else None, information)
-
-    def components(self, atoms: Array) -> Components:
-        d, root = self.dimension, self._root
-        if root is None:
-            return Components(atoms[None], np.zeros((1, 1, d, d)))
-        mean = np.empty((self.n_clients, len(atoms), d))
-        covariance = np.empty((self.n_clients, len(atoms), d, d))
-        atoms_t = _transposed(atoms)
-
-        def block(part: slice) -> None:
-            search = self._search(root, part)
-            exact_laplace.components(self._rows(part), atoms_t, search, mean[part], covariance[part])
-
-        list(map_blocks(block, self.n_clients, self._block))
-        return Components(mean, covariance)
-
-    def population_slopes(self, mean: Array, root: Array) -> tuple[float, Array, Array]:
-        """Average log-density of the clients under N(mean, root root'), and its gradients in both."""
-        atoms_t, constant = _transposed(mean[None]), self.constant
-        root = np.ascontiguousarray(root)
-
-        def block(part: slice) -> tuple[float, Array, Array]:
-            search = self._search(root, part)
-            return exact_laplace.population_slopes(self._rows(part), constant[part], atoms_t, search)
-
-        parts = list(map_blocks(block, self.n_clients, self._block))
-        value, of_mean, of_root = (np.sum(sums, axis=0) / self.n_clients for sums in zip(*parts, strict=True))
-        return float(value), of_mean, of_root
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         part = replace(self, rows=self.rows.take(rows), fits=self.fits.take(rows))
@@ -218,16 +151,9 @@ class ExactLikelihood:
             part.__dict__["constant"] = self.constant[rows]
         return part
 
-    def smoothed(self, spread: Array | None) -> Self:
-        return replace(self, spread=spread)
-
     def peak(self) -> Array:
-        """l_k at the client's own estimate; smoothed, with that estimate for the atom and for the mode."""
-        peak = self.constant - self.fits.loss / self.family.dispersion
-        if self._root is None:
-            return peak
-        within = np.eye(self._root.shape[1]) + self._root.T @ self._precision @ self._root
-        return peak - 0.5 * np.linalg.slogdet(within)[1]
+        """l_k at the client's own estimate."""
+        return self.constant - self.fits.loss / self.family.dispersion
 
     def at(self, points: Array) -> Array:
         return (
@@ -249,7 +175,7 @@ class ExactLikelihood:
         return self.fits.theta
 
     def local_precision(self) -> Array:
-        return self._precision
+        return self.fits.hessian / self.family.dispersion
 
 
 def _transposed(atoms: Array) -> Array:

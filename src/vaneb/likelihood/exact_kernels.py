@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from vaneb.local.losses import derivatives, third_derivatives, values
+from vaneb.local.losses import derivatives, values
 
 TILE = 128
 #: (row, atom) pairs evaluated at once: enough to hide the cost of a call, few enough to stay in the cache.
@@ -221,55 +221,6 @@ def _add_second_shared(data, row, count, size, second, sums):
                     at += 1
                     for i in range(size):
                         own[i] += xx * weight[base + i]
-
-
-@njit(cache=True, nogil=True)
-def _set_against(data, row, count, size, against, out):
-    """x_b' N x_c of each row, for N = ``against`` packed with its off-diagonal entries doubled."""
-    shared = data.features.shape[0] > 0
-    p = data.design.shape[1]
-    d = data.features.shape[2] if shared else p
-    at = 0
-    for b in range(data.n_index):
-        for c in range(b + 1):
-            weight = out[at]
-            at += 1
-            for i in range(count * size):
-                weight[i] = 0.0
-            for q in range(d):
-                for e in range(q + 1 if shared or c == b else d):
-                    u, v = (q, e) if shared else (b * p + q, c * p + e)
-                    entries = against[u * (u + 1) // 2 + v]
-                    for r in range(count):
-                        if shared:
-                            x = data.features[row + r]
-                            xx = 0.5 * (x[b, q] * x[c, e] + x[c, q] * x[b, e])
-                        else:
-                            z = data.design[row + r]
-                            # Blocks off the diagonal were doubled whole.
-                            xx = (1.0 if c == b else 0.5) * z[q] * z[e]
-                        base = r * size
-                        for i in range(size):
-                            weight[base + i] += xx * entries[i]
-
-
-@njit(cache=True, nogil=True)
-def sum_third(data, k, atoms_t, size, tile, against, third):
-    """Derivative in the parameter, (d, T), of trace(H N): H the Hessian and N = ``against`` packed.
-
-    Off-diagonal entries of N must come doubled, so that the trace is a sum over the packed entries.
-    """
-    _clear(size, third)
-    end = data.starts[k + 1]
-    strip = tile.loss.shape[0] // size
-    for row in range(data.starts[k], end, strip):
-        count = min(strip, end - row)
-        _set_strip(data, row, count, atoms_t, size, tile)
-        total = count * size
-        _set_against(data, row, count, size, against, tile.second)
-        given = data.code, data.parameter, total, tile.response, tile.eta
-        third_derivatives(*given, tile.second, tile.first, tile.work)
-        _add_first(data, row, count, size, tile.first, third)
 
 
 @njit(cache=True, nogil=True)

@@ -1,7 +1,7 @@
 """Clients whose likelihood is not Gaussian, seen through the Gaussian that touches it.
 
 ``expanded`` likelihoods have, at a point of each client's own, the value, slope and curvature of the
-likelihood. They serve as proposals (``vaneb.population``), never as the last word.
+likelihood.  They serve as proposals (``vaneb.population``), never as the last word.
 """
 
 from __future__ import annotations

@@ -4,24 +4,23 @@ The covariance function writes the unit precision of a strip of clients at some 
 where that is needed, with clients on the last axis; every loop here runs over the clients of the strip
 inside, in vector instructions on numbers that stay in the first-level cache.
 
-With P = n_k times the unit precision, P = L L', A = I + L' Gamma L = L_A L_A', e = theta_hat - a and
+With P = n_k times the unit precision, P = L L', e = theta_hat - a and
 
-    F = L_A^{-1} L',    G = L_A^{-1} L^{-1},    y = F e,    u = G'y,
+    y = L'e,    G = L^{-1},
 
-the smoothed report has precision Q = F'F, and its log density, exact score and expected information are
+the report's log density, exact score and expected information are
 
-    l   = log det L - log det L_A - |y|^2 / 2 - d/2 log 2 pi
-    s_l = [F'y]_l + 1/2 <G'G - u u', dP_l>
-    I   = F'F + 1/2 [tr(G'G dP_l G'G dP_h)]_lh.
+    l   = log det L - |y|^2 / 2 - d/2 log 2 pi
+    s_l = [L y]_l + 1/2 <G'G - e e', dP_l>
+    I   = P + 1/2 [tr(G'G dP_l G'G dP_h)]_lh.
 
 No two large numbers are subtracted anywhere.  The *frozen* score and information keep the first terms only.
 
 Shapes: x_t (d, S), n (S,), atoms (m, d), precision (m, d, d, S), gradient (m, d, d, d, S) with the coordinate
-of theta on the fourth axis, spread (d, d), or (0, 0) for none.
+of theta on the fourth axis.
 
-A precision that is not of full rank has zero columns in L.  Then F, and what is made of it alone, is right;
-log det L and G are not: ``density`` says which log-likelihoods are missing, and ``add_strip`` needs full
-rank unless the score is frozen.
+A precision that is not of full rank has zero columns in L.  Then log det L and G are not right: ``density``
+says which log-likelihoods are missing, and ``add_strip`` needs full rank.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ SMALLEST = 1e-280
 
 
 @njit(cache=True, nogil=True)
-def _add_logs(numbers, factor, total):
+def _subtract_logs(numbers, total):
     for k in range(numbers.shape[0]):
-        total[k] += factor * log(numbers[k])
+        total[k] -= log(numbers[k])
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
@@ -76,28 +75,6 @@ def _factor(matrix, scale, tolerance, lower, inverse):
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
-def _factor_smoothed(lower, spread, ones, product, inner, inner_lower, inner_inverse):
-    """The factor L_A of A = I + L' spread L."""
-    d, count = lower.shape[0], lower.shape[2]
-    for i in range(d):
-        for c in range(d):
-            row = product[i, c]  # (spread L)_ic
-            row[:] = 0.0
-            for h in range(c, d):
-                weight = spread[i, h]
-                for k in range(count):
-                    row[k] += weight * lower[h, c, k]
-    for b in range(d):
-        for c in range(b + 1):
-            entry = inner[b, c]
-            entry[:] = 1.0 if b == c else 0.0
-            for i in range(b, d):
-                for k in range(count):
-                    entry[k] += lower[i, b, k] * product[i, c, k]
-    _factor(inner, ones, 0.0, inner_lower, inner_inverse)
-
-
-@njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
 def _solve_lower(lower, inverse, right):
     """right <- lower^{-1} right, (d, S)."""
     d, count = right.shape
@@ -111,14 +88,11 @@ def _solve_lower(lower, inverse, right):
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
-def density(x_t, n, atoms, precision, spread, out):
+def density(x_t, n, atoms, precision, out):
     """out[j, k] = l_k(a_j), NaN where the precision is not of full rank; whether there are such pairs."""
     m, d = atoms.shape
     count = len(n)
-    smooth = len(spread) > 0
     lower, inverse = np.empty((d, d, count)), np.empty((d, count))
-    product, inner, inner_lower = np.empty((3, d, d, count))
-    inner_inverse, ones = np.empty((d, count)), np.ones(count)
     y = np.empty((d, count))
     missing = False
     for j in range(m):
@@ -132,12 +106,7 @@ def density(x_t, n, atoms, precision, spread, out):
         for k in range(count):
             row[k] = -d * HALF_LOG_2PI
         for i in range(d):
-            _add_logs(inverse[i], -1.0, row)
-        if smooth:
-            _factor_smoothed(lower, spread, ones, product, inner, inner_lower, inner_inverse)
-            _solve_lower(inner_lower, inner_inverse, y)
-            for i in range(d):
-                _add_logs(inner_inverse[i], 1.0, row)
+            _subtract_logs(inverse[i], row)
         for i in range(d):
             for k in range(count):
                 row[k] -= 0.5 * y[i, k] * y[i, k]
@@ -152,7 +121,7 @@ def density(x_t, n, atoms, precision, spread, out):
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
 def add_frozen(x_t, n, atoms, where, precision, share, value, climb, outer, information):
-    """As ``add_strip`` for the frozen score without a spread, P e with information P: of any rank."""
+    """As ``add_strip`` for the frozen score P e with information P: of any rank."""
     d, count = x_t.shape
     score = np.empty((d, count))
     for q in range(len(where)):
@@ -186,86 +155,68 @@ def add_frozen(x_t, n, atoms, where, precision, share, value, climb, outer, info
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER, error_model="numpy")
-def add_strip(x_t, n, atoms, where, precision, gradient, spread, share, value, climb, outer, information):
+def add_strip(x_t, n, atoms, where, precision, gradient, share, value, climb, outer, information):
     """Add the clients of a strip to the sums over clients at the atoms ``where`` (q,) of m.
 
     ``atoms``, ``precision``, ``gradient`` and ``share`` (q, S), the logarithms of r_kj, are given for those q
     atoms only; ``share`` is overwritten.  value (m,), climb (m, d), outer and information (m, d, d), lower
-    triangles, are added to.  A ``gradient`` of length zero means the frozen score, an ``outer`` of length
-    zero that it is not wanted.
+    triangles, are added to.  An ``outer`` of length zero is not wanted.
     """
     d, count = x_t.shape
-    smooth, frozen = len(spread) > 0, len(gradient) == 0
     lower, inverse = np.empty((d, d, count)), np.empty((d, count))
-    product, inner, inner_lower = np.empty((3, d, d, count))
-    inner_inverse, ones = np.empty((d, count)), np.ones(count)
-    f_rows, g_rows = np.empty((d, d, count)), np.empty((d, d, count))  # F_ci at [i, c], G_ci at [i, c]
-    y, u, score = np.empty((d, count)), np.empty((d, count)), np.empty((d, count))
+    g_rows = np.empty((d, d, count))  # G_ci at [i, c]
+    e, y, score = np.empty((d, count)), np.empty((d, count)), np.empty((d, count))
     noise, relative = np.empty((d, d, count)), np.empty((d, d, d, count))
     entry = np.empty(count)
     for q in range(len(where)):
         j, r = where[q], share[q]
         exponentials(r, count, r)
         _factor(precision[q], n, RANK_TOLERANCE, lower, inverse)
-        for i in range(d):
-            for c in range(d):
-                g_rows[i, c, :] = 1.0 if c == i else 0.0
-                if c <= i:
-                    f_rows[i, c, :] = lower[i, c]
-                else:
-                    f_rows[i, c, :] = 0.0
-        if smooth:
-            _factor_smoothed(lower, spread, ones, product, inner, inner_lower, inner_inverse)
-            for i in range(d):
-                _solve_lower(inner_lower, inner_inverse, f_rows[i])
         y[:] = 0.0
         score[:] = 0.0
         for i in range(d):
-            for c in range(d):
+            for k in range(count):
+                e[i, k] = x_t[i, k] - atoms[q, i]
+            for c in range(i + 1):
                 for k in range(count):
-                    y[c, k] += f_rows[i, c, k] * (x_t[i, k] - atoms[q, i])
+                    y[c, k] += lower[i, c, k] * e[i, k]
+        for i in range(d):
+            for c in range(i + 1):
+                for k in range(count):
+                    score[i, k] += lower[i, c, k] * y[c, k]
         for i in range(d):
             for c in range(d):
-                for k in range(count):
-                    score[i, k] += f_rows[i, c, k] * y[c, k]
-        if not frozen:
-            u[:] = 0.0
-            for i in range(d):
-                _solve_lower(lower, inverse, g_rows[i])
-                if smooth:
-                    _solve_lower(inner_lower, inner_inverse, g_rows[i])
-                for c in range(d):
+                g_rows[i, c, :] = 1.0 if c == i else 0.0
+            _solve_lower(lower, inverse, g_rows[i])
+        for a in range(d):
+            for b in range(a + 1):
+                row = noise[a, b]
+                row[:] = 0.0
+                for c in range(a, d):
                     for k in range(count):
-                        u[i, k] += g_rows[i, c, k] * y[c, k]
+                        row[k] += g_rows[a, c, k] * g_rows[b, c, k]
+                for k in range(count):
+                    row[k] *= n[k]
+                if b < a:
+                    noise[b, a, :] = row
+        g = gradient[q]
+        for h in range(d):
             for a in range(d):
-                for b in range(a + 1):
-                    row = noise[a, b]
+                for b in range(d):
+                    row = relative[h, a, b]  # (G'G dP_h)_ab
                     row[:] = 0.0
                     for c in range(d):
                         for k in range(count):
-                            row[k] += g_rows[a, c, k] * g_rows[b, c, k]
+                            row[k] += noise[a, c, k] * g[c, b, h, k]
+        for h in range(d):
+            row = score[h]
+            for a in range(d):
+                for k in range(count):
+                    row[k] += 0.5 * relative[h, a, a, k]
+                for b in range(a + 1):
+                    half = 0.5 if a == b else 1.0
                     for k in range(count):
-                        row[k] *= n[k]
-                    if b < a:
-                        noise[b, a, :] = row
-            g = gradient[q]
-            for h in range(d):
-                for a in range(d):
-                    for b in range(d):
-                        row = relative[h, a, b]  # (G'G dP_h)_ab
-                        row[:] = 0.0
-                        for c in range(d):
-                            for k in range(count):
-                                row[k] += noise[a, c, k] * g[c, b, h, k]
-            for h in range(d):
-                row = score[h]
-                for a in range(d):
-                    for k in range(count):
-                        row[k] += 0.5 * relative[h, a, a, k]
-                    for b in range(a + 1):
-                        half = 0.5 if a == b else 1.0
-                        for k in range(count):
-                            row[k] -= half * n[k] * u[a, k] * u[b, k] * g[a, b, h, k]
+                        row[k] -= half * n[k] * e[a, k] * e[b, k] * g[a, b, h, k]
         total = 0.0
         for k in range(count):
             total += r[k]
@@ -276,15 +227,12 @@ def add_strip(x_t, n, atoms, where, precision, gradient, spread, share, value, c
                 total += r[k] * score[i, k]
             climb[j, i] += total
             for h in range(i + 1):
-                entry[:] = 0.0
-                for c in range(d):
-                    for k in range(count):
-                        entry[k] += f_rows[i, c, k] * f_rows[h, c, k]
-                if not frozen:
-                    for a in range(d):
-                        for b in range(d):
-                            for k in range(count):
-                                entry[k] += 0.5 * relative[i, a, b, k] * relative[h, b, a, k]
+                for k in range(count):
+                    entry[k] = n[k] * precision[q, i, h, k]
+                for a in range(d):
+                    for b in range(d):
+                        for k in range(count):
+                            entry[k] += 0.5 * relative[i, a, b, k] * relative[h, b, a, k]
                 total = 0.0
                 for k in range(count):
                     total += r[k] * entry[k]

@@ -91,9 +91,7 @@ def strips(
     return out
 
 
-def _densities(
-    strip: Strip, atoms: Array, spread: Array, space: Workspace, out: Array
-) -> NDArray[np.bool_] | None:
+def _densities(strip: Strip, atoms: Array, space: Workspace, out: Array) -> NDArray[np.bool_] | None:
     """Write l_k(a_j) into ``out`` (m, S); which precisions are not of full rank, ``None`` if all are."""
     from vaneb.likelihood.function_kernels import density
 
@@ -103,9 +101,9 @@ def _densities(
         some, logs = atoms[start : start + step], out[start : start + step]
         precision = space.precision[: len(some)]
         strip.covariance.write_clients_last(some, precision, None)
-        if density(strip.estimates, strip.n, some, precision, spread, logs):
+        if density(strip.estimates, strip.n, some, precision, logs):
             missing = np.isnan(logs)
-            logs[missing] = _singular_densities(strip, some, precision, spread, *np.nonzero(missing))
+            logs[missing] = _singular_densities(strip, some, precision, *np.nonzero(missing))
             singular = np.zeros(out.shape, dtype=bool) if singular is None else singular
             singular[start : start + step] = missing
     return singular
@@ -115,7 +113,6 @@ def _singular_densities(
     strip: Strip,
     atoms: Array,
     precision: Array,
-    spread: Array,
     atom: NDArray[np.intp],
     client: NDArray[np.intp],
 ) -> Array:
@@ -124,11 +121,11 @@ def _singular_densities(
 
     out = np.empty(len(atom))
     own = precision[atom, :, :, client] * strip.n[client, None, None]
-    log_density_pairs(strip.estimates[:, client].T - atoms[atom], own, spread, RANK_TOLERANCE, out)
+    log_density_pairs(strip.estimates[:, client].T - atoms[atom], own, RANK_TOLERANCE, out)
     return out
 
 
-def log_likelihood(parts: list[Strip], atoms: Array, spread: Array, out: Array) -> None:
+def log_likelihood(parts: list[Strip], atoms: Array, out: Array) -> None:
     """Fill ``out`` (K, m)."""
 
     def block(some: slice) -> None:
@@ -137,7 +134,7 @@ def log_likelihood(parts: list[Strip], atoms: Array, spread: Array, out: Array) 
             width = len(strip.n)
             own = own.of_width(width)
             values = np.empty((len(atoms), width))
-            _densities(strip, atoms, spread, own, values)
+            _densities(strip, atoms, own, values)
             out[strip.rows] = values.T
 
     list(map_blocks(block, len(parts), STRIPS_AT_ONCE))
@@ -146,7 +143,6 @@ def log_likelihood(parts: list[Strip], atoms: Array, spread: Array, out: Array) 
 def ascent(
     parts: list[Strip],
     atoms: Array,
-    spread: Array,
     weigh: Weigh,
     floor: float,
     *,
@@ -169,7 +165,7 @@ def ascent(
             width = len(strip.n)
             own = own.of_width(width)
             log_share = np.empty((m, width))
-            singular = _densities(strip, atoms, spread, own, log_share)
+            singular = _densities(strip, atoms, own, log_share)
             log_share += weigh(strip.rows, log_share)
             if singular is not None and not frozen:
                 atom, client = np.nonzero(singular & (log_share > floor))
@@ -177,11 +173,11 @@ def ascent(
                 log_share[singular] = -np.inf
             where = np.flatnonzero(log_share.max(axis=1) > floor)
             if strip.covariance.cheap:
-                _add(strip, atoms, where, spread, log_share, own, total, frozen)
+                _add(strip, atoms, where, log_share, own, total, frozen)
             elif frozen and m <= len(own.precision):
-                _add_held(strip, atoms, where, spread, log_share, own, total)
+                _add_held(strip, atoms, where, log_share, own, total)
             else:
-                _add_pairs(strip, atoms, spread, log_share, floor, own, total, frozen)
+                _add_pairs(strip, atoms, log_share, floor, own, total, frozen)
         return total, left
 
     results = list(map_blocks(block, len(parts), STRIPS_AT_ONCE))
@@ -195,50 +191,46 @@ def _add(
     strip: Strip,
     atoms: Array,
     where: NDArray[np.intp],
-    spread: Array,
     log_share: Array,
     space: Workspace,
     total: Sums,
     frozen: bool,
 ) -> None:
-    from vaneb.likelihood.function_kernels import add_strip
+    from vaneb.likelihood.function_kernels import add_frozen, add_strip
 
     step = len(space.precision) if frozen else len(space.gradient)
     for start in range(0, len(where), step):
         some = where[start : start + step]
-        precision, gradient = space.precision[: len(some)], space.gradient[: 0 if frozen else len(some)]
-        strip.covariance.write_clients_last(atoms[some], precision, None if frozen else gradient)
-        add_strip(
-            strip.estimates, strip.n, atoms[some], some, precision, gradient, spread, log_share[some], *total
-        )
+        precision = space.precision[: len(some)]
+        gradient = None if frozen else space.gradient[: len(some)]
+        strip.covariance.write_clients_last(atoms[some], precision, gradient)
+        own = strip.estimates, strip.n, atoms[some], some, precision
+        if gradient is None:
+            add_frozen(*own, log_share[some], *total)
+        else:
+            add_strip(*own, gradient, log_share[some], *total)
 
 
 def _add_held(
     strip: Strip,
     atoms: Array,
     where: NDArray[np.intp],
-    spread: Array,
     log_share: Array,
     space: Workspace,
     total: Sums,
 ) -> None:
     """As ``_add`` without derivatives, from the precisions at all atoms that ``space`` still holds."""
-    from vaneb.likelihood.function_kernels import add_frozen, add_strip
+    from vaneb.likelihood.function_kernels import add_frozen
 
     # What stands in a row is read where it is.
     everywhere = len(where) == len(atoms)
     precision = space.precision[: len(atoms)] if everywhere else space.precision[where]
-    own = strip.estimates, strip.n, atoms[where], where, precision
-    if len(spread) == 0:
-        add_frozen(*own, log_share[where], *total)
-    else:
-        add_strip(*own, space.gradient[:0], spread, log_share[where], *total)
+    add_frozen(strip.estimates, strip.n, atoms[where], where, precision, log_share[where], *total)
 
 
 def _add_pairs(
     strip: Strip,
     atoms: Array,
-    spread: Array,
     log_share: Array,
     floor: float,
     space: Workspace,
@@ -250,7 +242,7 @@ def _add_pairs(
     held = space.precision if len(atoms) <= len(space.precision) else None
     for start in range(0, len(atoms), step):
         atom, client = np.nonzero(log_share[start : start + step] > floor)
-        _add_chosen(strip, atoms, atom + start, client, spread, log_share, held, total, frozen)
+        _add_chosen(strip, atoms, atom + start, client, log_share, held, total, frozen)
 
 
 def _add_chosen(
@@ -258,14 +250,13 @@ def _add_chosen(
     atoms: Array,
     atom: NDArray[np.intp],
     client: NDArray[np.intp],
-    spread: Array,
     log_share: Array,
     held: Array | None,
     total: Sums,
     frozen: bool,
 ) -> None:
     """Pairs of ``atom`` and ``client``, sorted by atom; ``held``: precisions at all atoms, where known."""
-    from vaneb.likelihood.function_kernels import add_strip
+    from vaneb.likelihood.function_kernels import add_frozen, add_strip
 
     # A client's rows are prepared once for all of its atoms; sums are made atom by atom.
     by_client = np.argsort(client, kind="stable")
@@ -275,18 +266,18 @@ def _add_chosen(
     own_precision = chosen.precision(points)[back, 0] if held is None else held[atom, :, :, client]
     precision = np.moveaxis(own_precision, 0, -1)
     gradient = None if frozen else np.moveaxis(chosen.precision_gradient(points)[back, 0], 0, -1)
-    none = np.empty((0, *atoms.shape[1:] * 3, 0))
     ends = np.searchsorted(atom, np.arange(len(atoms) + 1))
     for j in np.unique(atom):
-        own = slice(ends[j], ends[j + 1])
-        add_strip(
-            np.ascontiguousarray(strip.estimates[:, client[own]]),
-            strip.n[client[own]],
+        some = slice(ends[j], ends[j + 1])
+        own = (
+            np.ascontiguousarray(strip.estimates[:, client[some]]),
+            strip.n[client[some]],
             atoms[j : j + 1],
             np.array([j]),
-            np.ascontiguousarray(precision[None, ..., own]),
-            none if gradient is None else np.ascontiguousarray(gradient[None, ..., own]),
-            spread,
-            log_share[j : j + 1, client[own]],
-            *total,
+            np.ascontiguousarray(precision[None, ..., some]),
         )
+        shares = log_share[j : j + 1, client[some]]
+        if gradient is None:
+            add_frozen(*own, shares, *total)
+        else:
+            add_strip(*own, np.ascontiguousarray(gradient[None, ..., some]), shares, *total)

@@ -2,16 +2,9 @@
 
 With P_k(a) = n_k Sigma_k(a)^{-1} and e = theta_hat_k - a,
 
-    l_k(a) = 1/2 log det P_k(a) - 1/2 e' P_k(a) e - d/2 log 2 pi,
+    l_k(a) = 1/2 log det P_k(a) - 1/2 e' P_k(a) e - d/2 log 2 pi;
 
-and for a component N(a, Gamma) the covariance is Sigma_k(a) / n_k + Gamma, that is
-
-    P_k(a; Gamma) = (I + P_k(a) Gamma)^{-1} P_k(a),
-
-which stands a singular P_k as well as a singular Gamma.  The covariance of a client is taken at the
-atom, not integrated over the component: exact when it is constant or Gamma = 0.
-
-Where P_k is singular, determinant and density are those on its range.
+and where P_k is singular, determinant and density are those on its range.
 
 ``gaussian_likelihood`` picks the implementation by the *type* of the covariance function:
 ``ConstantGaussian`` here and ``SharedGaussian`` in ``gaussian_shared`` (fused kernels), ``FunctionGaussian``
@@ -20,7 +13,7 @@ in ``gaussian_function`` for all others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -30,8 +23,8 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
-from vaneb.likelihood.seam import Array, Ascent, Components, Likelihood
-from vaneb.semidefinite import log_pseudo_determinant, smoothed_precision
+from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.semidefinite import log_pseudo_determinant
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -59,10 +52,6 @@ def gaussian_likelihood(estimates: Array, n: Array, covariance: CovarianceFuncti
     return FunctionGaussian(estimates, n, covariance)
 
 
-def is_diagonal(matrix: Array) -> bool:
-    return bool(np.count_nonzero(matrix - np.diag(np.diagonal(matrix))) == 0)
-
-
 def neighbours_together(points: Array) -> NDArray[np.intp]:
     """An order of points (K, d) in which neighbours stand together, so that loops can skip whole strips."""
     n, d = points.shape
@@ -87,12 +76,10 @@ class ConstantGaussian:
     Parameters
     ----------
     estimates : (K, d)
-    base_precision : (K, d) if all are diagonal, else (K, d, d); without the spread.
+    base_precision : (K, d) if all are diagonal, else (K, d, d).
     offset : (K,)
         Added to every client's log-likelihood; what the estimate's density leaves out of the density of
         the client's rows.
-    spread : (d, d) or None
-        Gamma.
     """
 
     cheap: ClassVar[bool] = True
@@ -101,7 +88,6 @@ class ConstantGaussian:
     estimates: Array
     base_precision: Array
     offset: Array | float = 0.0
-    spread: Array | None = field(default=None)
 
     @property
     def n_clients(self) -> int:
@@ -112,54 +98,36 @@ class ConstantGaussian:
         return self.estimates.shape[1]
 
     @cached_property
-    def precision(self) -> Array:
-        """(Sigma_k / n_k + Gamma)^{-1}, diagonal if both are."""
-        if self.spread is None:
-            return self.base_precision
-        if self.base_precision.ndim == 2 and is_diagonal(self.spread):
-            return self.base_precision / (1 + self.base_precision * np.diagonal(self.spread))
-        return self._smoothed[0]
-
-    @cached_property
-    def _smoothed(self) -> tuple[Array, Array]:
-        """The precision with a spread, and log det(I + P_k Gamma), where one of the two is full."""
-        base = self.base_precision
-        full = base if base.ndim == 3 else base[:, :, None] * np.eye(self.dimension)
-        assert self.spread is not None
-        return smoothed_precision(full, self.spread)
-
-    @cached_property
     def _clients_last(self) -> tuple[NDArray[np.intp], Array, Array]:
         """An order of clients, and in that order estimates (d, K) and precisions (d, K) or (d, d, K).
 
         What a loop over clients reads in a row; neighbours in space are neighbours in the loop.
         """
         order = neighbours_together(self.estimates)
-        axes = (*range(1, self.precision.ndim), 0)
+        axes = (*range(1, self.base_precision.ndim), 0)
         return (
             order,
             np.ascontiguousarray(self.estimates[order].T),
-            np.ascontiguousarray(self.precision[order].transpose(axes)),
+            np.ascontiguousarray(self.base_precision[order].transpose(axes)),
         )
 
     @cached_property
     def constant(self) -> Array:
         """1/2 log det P_k - rank/2 log 2 pi + offset."""
         log_determinant, rank = log_pseudo_determinant(self.base_precision)
-        if self.spread is not None:
-            if self.precision.ndim == 2:
-                shift = np.log1p(self.base_precision * np.diagonal(self.spread)).sum(1)
-            else:
-                shift = self._smoothed[1]
-            log_determinant = log_determinant - shift
         return 0.5 * (log_determinant - rank * LOG_2PI) + self.offset
 
     def log_likelihood(self, atoms: Array) -> Array:
         from vaneb.likelihood import kernels
 
         out = np.empty((self.n_clients, len(atoms)))
-        loop = kernels.log_likelihood_diagonal if self.precision.ndim == 2 else kernels.log_likelihood_full
-        x, precision, constant, atoms_t = self.estimates, self.precision, self.constant, _transposed(atoms)
+        x, precision, constant, atoms_t = (
+            self.estimates,
+            self.base_precision,
+            self.constant,
+            _transposed(atoms),
+        )
+        loop = kernels.log_likelihood_diagonal if precision.ndim == 2 else kernels.log_likelihood_full
 
         def block(rows: slice) -> None:
             loop(x[rows], precision[rows], constant[rows], atoms_t, out[rows])
@@ -172,7 +140,7 @@ class ConstantGaussian:
     ) -> Ascent:
         from vaneb.likelihood import kernels
 
-        loop = kernels.ascent_diagonal if self.precision.ndim == 2 else kernels.ascent_full
+        loop = kernels.ascent_diagonal if self.base_precision.ndim == 2 else kernels.ascent_full
         floor = kernels.SKIP - np.log(self.n_clients)
         order, x_t, precision_t = self._clients_last
         constant = (self.constant + log_weights)[order]
@@ -184,35 +152,15 @@ class ConstantGaussian:
         value, gradient, products, information = sum_blocks(block, self.n_clients)
         return Ascent(value, gradient, mirror(products) if curvature else None, mirror(information))
 
-    def components(self, atoms: Array) -> Components:
-        """Mean a + Gamma P (theta_hat - a), covariance Gamma - Gamma P Gamma."""
-        d = self.dimension
-        if self.spread is None:
-            return Components(atoms[None], np.zeros((1, 1, d, d)))
-        difference = self.estimates[:, None, :] - atoms
-        if self.precision.ndim == 2:
-            gain = np.diagonal(self.spread) * self.precision
-            mean = atoms + gain[:, None, :] * difference
-            covariance = (np.diagonal(self.spread) * (1 - gain))[:, :, None] * np.eye(d)
-        else:
-            matrix_gain = self.spread @ self.precision
-            mean = atoms + np.einsum("kil,kml->kmi", matrix_gain, difference)
-            covariance = self.spread - matrix_gain @ self.spread
-        return Components(mean, covariance[:, None])
-
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         offset = self.offset if np.ndim(self.offset) == 0 else np.asarray(self.offset)[rows]
         part = replace(
             self, estimates=self.estimates[rows], base_precision=self.base_precision[rows], offset=offset
         )
         # What was computed for all clients need not be computed again for some of them.
-        for name in ("precision", "constant"):
-            if name in self.__dict__:
-                part.__dict__[name] = self.__dict__[name][rows]
+        if "constant" in self.__dict__:
+            part.__dict__["constant"] = self.constant[rows]
         return part
-
-    def smoothed(self, spread: Array | None) -> Self:
-        return replace(self, spread=None if spread is None or not spread.any() else spread)
 
     def peak(self) -> Array:
         return self.constant

@@ -3,19 +3,18 @@
 Log-likelihoods are computed for all pairs of a block of clients and the atoms; derivatives only for
 the pairs that carry weight, since the derivative of a d x d matrix in d directions is what costs.
 
-With P = P_k(a), M = (I + P Gamma)^{-1}, e = theta_hat_k - a, and dP the derivative of P in coordinate l,
-the exact score of the heteroskedastic likelihood is
+With P = P_k(a), C its inverse, e = theta_hat_k - a, and dP_l the derivative of P in coordinate l, the exact
+score of the heteroskedastic likelihood is
 
-    s_l = [M P e]_l + 1/2 tr(P^{-1} dP M') - 1/2 e' M dP M' e
+    s_l = [P e]_l + 1/2 tr(C dP_l) - 1/2 e' dP_l e
 
-and its expected information (MP)_lh + 1/2 tr(C dQ_l C dQ_h), with Q = MP the precision of the
-smoothed report and C its inverse.  The *frozen* score keeps the first term only.
+and its expected information P_lh + 1/2 tr(C dP_l C dP_h).  The *frozen* score keeps the first term only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -26,9 +25,9 @@ from vaneb.blocks import blocks
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, is_diagonal, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent, Components
-from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse, smoothed_precision
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
+from vaneb.likelihood.seam import Array, Ascent
+from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
 
 #: Doubles that a block of pairs may take.
 BLOCK = 1 << 21
@@ -38,14 +37,13 @@ SKIP = -28.0
 
 @dataclass(frozen=True)
 class FunctionGaussian:
-    """K Gaussian reports with covariance Sigma_k(theta) / n_k, seen by components N(a, ``spread``).
+    """K Gaussian reports with covariance Sigma_k(theta) / n_k.
 
     Parameters
     ----------
     estimates : (K, d)
     n : (K,)
     covariance : Sigma_k(theta) of the K clients.
-    spread : (d, d) or None
     """
 
     is_gaussian: ClassVar[bool] = False
@@ -53,7 +51,6 @@ class FunctionGaussian:
     estimates: Array
     n: Array
     covariance: CovarianceFunction
-    spread: Array | None = field(default=None)
 
     @property
     def cheap(self) -> bool:
@@ -69,9 +66,7 @@ class FunctionGaussian:
 
     @property
     def _diagonal(self) -> bool:
-        return isinstance(self.covariance, DiagonalCovariance) and (
-            self.spread is None or is_diagonal(self.spread)
-        )
+        return isinstance(self.covariance, DiagonalCovariance)
 
     def _blocks(self, pairs_per_client: int) -> Iterator[slice]:
         d = self.dimension
@@ -80,20 +75,9 @@ class FunctionGaussian:
             yield slice(start, min(start + size, self.n_clients))
 
     def _precision(self, points: Array) -> Array:
-        """P_k at ``points`` (1 or K, m, d), without the spread; (K, m, d) or (K, m, d, d)."""
+        """P_k at ``points`` (1 or K, m, d): (K, m, d) or (K, m, d, d)."""
         unit = self.covariance.precision(points)
-        if isinstance(self.covariance, DiagonalCovariance) and not self._diagonal:
-            unit = unit[..., None] * np.eye(self.dimension)
         return unit * self.n.reshape(-1, *[1] * (unit.ndim - 1))
-
-    def _smooth(self, precision: Array) -> Array:
-        """The precisions of the reports as components N(a, spread) see them."""
-        if self.spread is None:
-            return precision
-        if self._diagonal:
-            return precision / (1 + precision * np.diagonal(self.spread))
-        shape = precision.shape
-        return smoothed_precision(precision.reshape(-1, *shape[2:]), self.spread)[0].reshape(shape)
 
     @cached_property
     def _strips(self) -> list[Strip]:
@@ -108,18 +92,12 @@ class FunctionGaussian:
     def _compiled(self) -> bool:
         return isinstance(self.covariance, FullCovariance)
 
-    @property
-    def _spread(self) -> Array:
-        return (
-            np.empty((0, 0)) if self.spread is None else np.ascontiguousarray(self.spread, dtype=np.float64)
-        )
-
     def log_likelihood(self, atoms: Array) -> Array:
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
         out = np.empty((self.n_clients, len(atoms)))
         if not self._compiled:
             return self._log_likelihood_by_pairs(atoms)
-        function_strips.log_likelihood(self._cut(None), atoms, self._spread, out)
+        function_strips.log_likelihood(self._cut(None), atoms, out)
         return out
 
     def _log_likelihood_by_pairs(self, atoms: Array) -> Array:
@@ -133,9 +111,8 @@ class FunctionGaussian:
         precision = self._precision(points) if precision is None else precision
         difference = self.estimates[:, None, :] - points
         if self._diagonal:
-            smoothed = self._smooth(precision)
-            logs = np.log(np.where(smoothed > 0, smoothed, 2 * np.pi)) - LOG_2PI
-            return 0.5 * (logs - smoothed * difference**2).sum(-1)
+            logs = np.log(np.where(precision > 0, precision, 2 * np.pi)) - LOG_2PI
+            return 0.5 * (logs - precision * difference**2).sum(-1)
         from vaneb.likelihood.kernels import log_density_pairs
 
         d = self.dimension
@@ -143,7 +120,6 @@ class FunctionGaussian:
         log_density_pairs(
             np.ascontiguousarray(difference).reshape(-1, d),
             np.ascontiguousarray(precision).reshape(-1, d, d),
-            np.empty((0, 0)) if self.spread is None else np.ascontiguousarray(self.spread),
             RANK_TOLERANCE,
             out.reshape(-1),
         )
@@ -171,7 +147,7 @@ class FunctionGaussian:
         if not self._compiled:
             return self._ascent_by_pairs(atoms, everyone, weigh, floor, frozen, curvature)
         sums, left = function_strips.ascent(
-            self._strips, atoms, self._spread, weigh, floor, frozen=frozen, curvature=curvature
+            self._strips, atoms, weigh, floor, frozen=frozen, curvature=curvature
         )
         outer = mirror(sums.outer) if curvature else None
         total = Ascent(sums.value, sums.gradient, outer, mirror(sums.information))
@@ -218,69 +194,36 @@ class FunctionGaussian:
         return score(points, precision, frozen)
 
     def _diagonal_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
-        spread = np.zeros(self.dimension) if self.spread is None else np.diagonal(self.spread)
-        smoothed = precision / (1 + precision * spread)
         difference = self.estimates - points[:, 0]
-        score = smoothed * difference
+        score = precision * difference
         if frozen:
-            return score, smoothed
-        # log variance v = 1/P + Gamma:  d log v = -(dP / P) / (1 + P Gamma)
+            return score, precision
         gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None]
-        safe = np.where(precision > 0, precision, 1.0)
-        log_variance = -gradient / (safe * (1 + precision * spread))[:, :, None]
-        score = score + 0.5 * np.einsum("ki,kil->kl", smoothed * difference**2 - 1, log_variance)
-        expected = 0.5 * np.einsum("kil,kih->klh", log_variance, log_variance)
-        expected += smoothed[:, :, None] * np.eye(self.dimension)
+        # of the logarithms of the variances
+        slope = -gradient / np.where(precision > 0, precision, 1.0)[:, :, None]
+        score = score + 0.5 * np.einsum("ki,kil->kl", precision * difference**2 - 1, slope)
+        expected = 0.5 * np.einsum("kil,kih->klh", slope, slope)
+        expected += precision[:, :, None] * np.eye(self.dimension)
         return score, expected
 
     def _full_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
-        d = self.dimension
-        smoothed = self._smooth(precision[:, None])[:, 0]
         difference = self.estimates - points[:, 0]
-        weighted = np.einsum("kil,kl->ki", smoothed, difference)
+        weighted = np.einsum("kil,kl->ki", precision, difference)
         if frozen:
-            return weighted, smoothed
-        gradient = self.covariance.precision_gradient(points)[:, 0]
-        if isinstance(self.covariance, DiagonalCovariance):
-            gradient = np.eye(d)[:, :, None] * gradient[:, :, None, :]
-        gradient = gradient * self.n[:, None, None, None]
-        # d Q = M dP M' is the derivative of the smoothed precision Q = M P.
-        shrink = np.broadcast_to(np.eye(d), precision.shape)
-        if self.spread is not None:
-            shrink = np.asarray(np.linalg.inv(np.eye(d) + precision @ self.spread), dtype=np.float64)
-        moved = np.einsum("kia,kabl,kcb->kicl", shrink, gradient, shrink, optimize=True)
-        # P^- + Gamma is a generalised inverse of Q, and P shows its rank where Q has rounding.
-        covariance = generalised_inverse(precision)
-        if self.spread is not None:
-            covariance = covariance + self.spread
-        relative = np.einsum("kia,kacl->kicl", covariance, moved)
+            return weighted, precision
+        gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None, None]
+        relative = np.einsum("kia,kacl->kicl", generalised_inverse(precision), gradient)
         score = (
             weighted
             + 0.5 * np.einsum("kiil->kl", relative)
-            - 0.5 * np.einsum("ka,kacl,kc->kl", difference, moved, difference, optimize=True)
+            - 0.5 * np.einsum("ka,kacl,kc->kl", difference, gradient, difference, optimize=True)
         )
-        return score, smoothed + 0.5 * np.einsum("kacl,kcah->klh", relative, relative)
-
-    def components(self, atoms: Array) -> Components:
-        """Mean a + Gamma P (theta_hat - a), covariance Gamma - Gamma P Gamma, P at the atom."""
-        d = self.dimension
-        if self.spread is None:
-            return Components(atoms[None], np.zeros((1, 1, d, d)))
-        precision = self._smooth(self._precision(atoms[None]))
-        difference = self.estimates[:, None, :] - atoms
-        if self._diagonal:
-            precision = precision[..., None] * np.eye(d)
-        gain = self.spread @ precision
-        mean = atoms + np.einsum("kmil,kml->kmi", gain, difference)
-        return Components(mean, self.spread - gain @ self.spread)
+        return score, precision + 0.5 * np.einsum("kacl,kcah->klh", relative, relative)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         return replace(
             self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
         )
-
-    def smoothed(self, spread: Array | None) -> Self:
-        return replace(self, spread=spread)
 
     def peak(self) -> Array:
         return self._log_density(self.estimates[:, None, :])[:, 0]
@@ -297,7 +240,7 @@ class FunctionGaussian:
         return self.estimates
 
     def local_precision(self) -> Array:
-        return replace(self, spread=None)._precision(self.estimates[:, None, :])[:, 0]
+        return self._precision(self.estimates[:, None, :])[:, 0]
 
 
 def _sums_of_pairs(

@@ -188,40 +188,28 @@ def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
 
 
 @njit(cache=True, nogil=True)
-def log_density_pairs(difference, precision, spread, rank_tolerance, out):
-    """log N(difference; 0, precision^{-1} + spread) for a batch, on the range of each precision.
+def log_density_pairs(difference, precision, rank_tolerance, out):
+    """log N(difference; 0, precision^{-1}) for a batch, on the range of each precision.
 
-    difference (N, d), precision (N, d, d), spread (d, d), or (0, 0) for none, out (N,).
+    difference (N, d), precision (N, d, d), out (N,).
 
     precision = L L' by Cholesky's method.  A pivot below ``rank_tolerance`` times its diagonal entry is a
-    direction without information, and its column is left out.  With A = I + L' spread L, z = L' difference:
+    direction without information, and its column is left out.  With z = L' difference:
 
-        1/2 log det(L'L) - 1/2 log det A - 1/2 z' A^{-1} z - rank/2 log 2 pi.
+        1/2 log det(L'L) - 1/2 z'z - rank/2 log 2 pi.
     """
     n, d = difference.shape
     factor = np.zeros((d, d))
-    inner = np.zeros((d, d))
-    z = np.zeros(d)
     for q in range(n):
         rank, log_root = _semidefinite_factor(precision[q], rank_tolerance, factor)
         if 0 < rank < d:
             log_root = _log_volume(factor[:, :rank])
-        for c in range(rank):
-            z[c] = 0.0
-            for i in range(d):
-                z[c] += factor[i, c] * difference[q, i]
-        if len(spread) > 0:
-            _congruence(spread, factor, rank, inner)
-            for c in range(rank):
-                inner[c, c] += 1.0
-            log_root -= _cholesky(inner, rank)
-            for c in range(rank):
-                for h in range(c):
-                    z[c] -= inner[c, h] * z[h]
-                z[c] /= inner[c, c]
         square = 0.0
         for c in range(rank):
-            square += z[c] * z[c]
+            z = 0.0
+            for i in range(d):
+                z += factor[i, c] * difference[q, i]
+            square += z * z
         out[q] = log_root - 0.5 * square - rank * HALF_LOG_2PI
 
 
@@ -256,32 +244,3 @@ def _log_volume(columns):
     size = -np.abs(columns).sum(axis=1)
     triangle = np.linalg.qr(np.ascontiguousarray(columns[np.argsort(size)]))[1]
     return np.log(np.abs(np.diag(triangle))).sum()
-
-
-@njit(cache=True, nogil=True)
-def _congruence(matrix, factor, rank, out):
-    """L' matrix L in the first ``rank`` rows and columns of ``out``, lower triangle."""
-    d = matrix.shape[0]
-    for c in range(rank):
-        for h in range(c + 1):
-            out[c, h] = 0.0
-        for i in range(d):
-            t = 0.0
-            for k in range(d):
-                t += matrix[i, k] * factor[k, c]
-            for h in range(c + 1):
-                out[c, h] += factor[i, h] * t
-
-
-@njit(cache=True, nogil=True)
-def _cholesky(matrix, size):
-    """Cholesky factor over the first rows and columns of a positive definite matrix; 1/2 log det."""
-    total = 0.0
-    for i in range(size):
-        for h in range(i + 1):
-            t = matrix[i, h]
-            for c in range(h):
-                t -= matrix[i, c] * matrix[h, c]
-            matrix[i, h] = math.sqrt(t) if h == i else t / matrix[h, h]
-        total += math.log(matrix[i, i])
-    return total

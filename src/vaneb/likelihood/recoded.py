@@ -45,9 +45,9 @@ class Recoded:
         precision = view.base_precision
         if precision.ndim == 2:
             precision = precision[:, :, None] * np.eye(self.dimension)
-        estimates: Array = np.asarray(np.linalg.solve(self.basis, view.estimates.T).T, dtype=np.float64)
+        estimates = np.asarray(np.linalg.solve(self.basis, view.estimates.T).T, dtype=np.float64)
         made = ConstantGaussian(estimates, self.basis.T @ precision @ self.basis)
-        return replace(made, offset=np.asarray(view.at(view.estimates) - made.at(estimates)))
+        return replace(made, offset=view.at(view.estimates) - made.at(estimates))
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         return replace(self, clients=self.clients.take(rows))

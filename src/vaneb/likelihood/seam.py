@@ -5,13 +5,6 @@ the log-likelihood of some atoms, and enough of its derivatives to move an atom 
 reports are one implementation (``gaussian``), the exact likelihood of a client's own rows another
 (``exact``); every solver, the certificate and the posterior work on either.
 
-A *smoothed* likelihood is a likelihood too: with a prior made of Gaussian components N(a_j, Gamma),
-what the component j says of client k is the likelihood integrated over the component,
-
-    p_k(a; Gamma) = integral of p_k(theta) N(theta; a, Gamma) d theta,
-
-a function of the atom a again.  So solvers need not know whether the prior is discrete or smooth.
-
 Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a for client k.
 """
 
@@ -64,7 +57,7 @@ def as_matrices(information: Array) -> Array:
 
 
 class Components(NamedTuple):
-    """Posterior of theta_k given that client k came from component j, N(a_j, Gamma)."""
+    """Posterior of theta_k given that client k came from component j, as ``vaneb.flower.remote`` has it."""
 
     mean: Array
     """Shape (K or 1, m, d)."""
@@ -91,11 +84,6 @@ class Likelihood(Protocol):
     @property
     def dimension(self) -> int: ...
 
-    @property
-    def spread(self) -> Array | None:
-        """Gamma, (d, d), of the components that the clients are seen by; ``None`` for points."""
-        ...
-
     def log_likelihood(self, atoms: Array) -> Array:
         """l_k(a_j) with all constants, shape (K, m), for ``atoms`` of shape (m, d)."""
         ...
@@ -121,16 +109,8 @@ class Likelihood(Protocol):
         """
         ...
 
-    def components(self, atoms: Array) -> Components:
-        """Posterior within each component, for each client.  Call it on blocks (``take``)."""
-        ...
-
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """Some of the clients, in the order given; views, not copies, for a slice."""
-        ...
-
-    def smoothed(self, spread: Array | None) -> Likelihood:
-        """The same clients seen by components N(a, ``spread``); ``None`` for a discrete prior."""
         ...
 
     def peak(self) -> Array:

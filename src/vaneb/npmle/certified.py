@@ -31,8 +31,8 @@ from vaneb.npmle.ascent import Maxima, average_information, client_log_weights
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.proof import prove
 from vaneb.npmle.pseudo_em import pseudo_em
-from vaneb.npmle.starts import first_atoms, starting_points
-from vaneb.npmle.support import distinct, merged
+from vaneb.npmle.starts import starting_points
+from vaneb.npmle.support import covering_subset, distinct, merged
 from vaneb.npmle.weights import likelihood_matrix, mixture, npmle_weights
 
 #: Gap to which a part of the clients is fitted before all of them: their own noise is of this order.
@@ -49,8 +49,8 @@ FIRST_ATOMS = (400, 60)
 MOST_ENTRIES, FEWEST_ATOMS, MOST_ATOMS = 4e8, 150, (3_000, 300)
 #: EM steps that bring the first atoms together in many dimensions, where an estimate is far from all others.
 GATHERING_STEPS = 30
-#: Where a pair of client and atom takes long: how widely to look, and rounds at most, discrete and smoothed.
-EFFORT_IF_SLOW, ROUNDS_IF_SLOW = 0.3, (3, 1)
+#: Where a pair of client and atom takes long: how widely to look, and rounds at most.
+EFFORT_IF_SLOW, ROUNDS_IF_SLOW = 0.3, 3
 #: Maxima closer than this many local standard errors are one, and atoms closer than so many times that; on
 #: the way less, where the square of the distance, of whose order the cost is, would be above the gap.
 SAME, MERGED = 0.02, 5
@@ -85,7 +85,7 @@ def certified(
     n_clients = likelihood.n_clients
     if not likelihood.cheap:
         effort *= EFFORT_IF_SLOW
-        max_rounds = min(max_rounds, ROUNDS_IF_SLOW[likelihood.spread is not None])
+        max_rounds = min(max_rounds, ROUNDS_IF_SLOW)
     trace: list[Step] = []
     if n_clients > 2 * cert.FIRST_LOOK:
         rows = np.sort(rng.choice(n_clients, cert.part_size(n_clients), replace=False))
@@ -164,7 +164,7 @@ def certified(
 def _first(likelihood: Likelihood, candidates: Array, rng: np.random.Generator) -> tuple[Array, Array | None]:
     """First atoms, and weights to start from if there are any."""
     many = likelihood.dimension > cert.FEW_DIMENSIONS
-    atoms = first_atoms(likelihood, candidates, FIRST_ATOMS[many], rng)
+    atoms = candidates[covering_subset(candidates, FIRST_ATOMS[many], rng)]
     if not (many and likelihood.cheap):
         return atoms, None
     atoms, weights, _ = pseudo_em(likelihood, atoms, np.full(len(atoms), 1 / len(atoms)), GATHERING_STEPS)

@@ -47,7 +47,7 @@ def prove(likelihood: Likelihood, log_weights: Array, target: float) -> Proof | 
     """
     if not isinstance(likelihood, ConstantGaussian) or likelihood.dimension > MOST_DIMENSIONS:
         return None
-    precision = likelihood.precision
+    precision = likelihood.base_precision
     if precision.ndim != 2 or not (precision > 0).all():
         return None
     estimates, logs = likelihood.estimates, likelihood.peak() + log_weights

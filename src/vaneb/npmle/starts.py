@@ -1,11 +1,9 @@
-"""Where atoms start: one point for each client, and the first atoms chosen from those points."""
+"""Where atoms start: one point for each client."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.support import completed_estimates, covering_subset
+from vaneb.npmle.support import completed_estimates
 from vaneb.population.units import wide_points
 
 
@@ -21,8 +19,3 @@ def starting_points(likelihood: Likelihood) -> Array:
     if likelihood.cheap:
         return completed_estimates(likelihood)
     return wide_points(likelihood)
-
-
-def first_atoms(likelihood: Likelihood, points: Array, size: int, rng: np.random.Generator) -> Array:
-    """At most ``size`` of the starting ``points`` (K, d) that cover all of them."""
-    return points[covering_subset(points, size, rng)]

@@ -1,8 +1,8 @@
 """Reports that do not fit into memory: the population from a sample, posteriors block by block.
 
 The population of millions of clients is known from a hundred thousand of them far better than any client
-needs to know it.  So it is learnt from clients spread evenly over the Parquet file; then blocks of clients are
-read, personalised, written and forgotten.
+needs to know it.  So it is learnt from clients spread evenly over the Parquet file; then blocks of clients
+are read, personalised, written and forgotten.
 
 Blocks go through one seam, a function with the signature of ``vaneb.blocks.map_blocks``: in this process by
 default, ``ray_map`` for the workers of a Ray cluster (which must see the file).  Results are the same.

@@ -49,6 +49,8 @@ EXAMPLES = {
     "keys": ("vaneb federate keys --host server.example.org --client north --client south",),
     "server": ('vaneb federate server --formula "y ~ x" --nodes 2 --folder federation',),
     "client": ("vaneb federate client --data north.csv --name north --server 10.0.0.5:9092 --once",),
+    "release": ("vaneb federate release trial --folder north",),
+    "ledger": ("vaneb federate ledger north",),
     "simulate": ('vaneb federate simulate --data all.csv --client site --formula "y ~ x"',),
 }
 EXIT_CODES = (

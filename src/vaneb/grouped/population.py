@@ -5,18 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.estimators import VANEB
 from vaneb.grouped.models import LocalModel
+from vaneb.grouped.predictive import expected_response
+from vaneb.grouped.scores import row_losses
 from vaneb.grouped.structure import centred_basis
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.recoded import Recoded
 from vaneb.likelihood.seam import Array
 from vaneb.local.data import GroupedRows
+from vaneb.local.families import Family
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
+from vaneb.population.options import Options
 from vaneb.posterior import Posterior, posterior
 from vaneb.reports import OK, Reports
+
+#: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
+FEWEST = 20
+#: Enough to compare two kinds of population.
+QUICK = Options(draws=100, burn=100, sweeps=200)
 
 
 def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
@@ -41,6 +51,9 @@ def fit_population(
     The population is sampled in coordinates phi, theta = B phi, of covariates that are centred and scaled:
     the intercept at an average row, and changes by a standard deviation.  So neither the units nor the zero
     of a covariate has a say.
+
+    With ``population="auto"`` it is one Gaussian, as in a mixed model, unless a mixture predicts rows better
+    (``predicts_better``): where noise is not what the family says, a mixture would take it for groups.
     """
     if likelihood == "gaussian" or not local.family.is_likelihood:
         reports = client_reports(rows, local, names)
@@ -52,8 +65,13 @@ def fit_population(
         model.prior_ = replace(model.prior_, names=names)
     else:
         basis = model_basis(centred_basis(rows.design)[0], clients.dimension)
-        model.fit(Recoded(clients, basis), progress=progress)
-        model.prior_ = model.prior_.mapped(basis, names)
+        kind = model.kind
+        if model.population == "auto" and not predicts_better(rows, local.family, basis, model.seed):
+            kind = "gaussian"
+        fitted = VANEB(kind, seed=model.seed, options=model.options)
+        fitted.fit(Recoded(clients, basis), progress=progress)
+        model.prior_, model.sampling_ = fitted.prior_.mapped(basis, names), fitted.sampling_
+        model.certificate_, model.trace_ = None, ()
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
@@ -61,3 +79,40 @@ def fit_population(
 def model_basis(columns_basis: Array, dimension: int) -> Array:
     """B (d, d) from that of the columns of the design: the same for every class."""
     return np.kron(np.eye(dimension // len(columns_basis)), columns_basis).astype(np.float64)
+
+
+def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) -> bool:
+    """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
+
+    By more than a standard error of the average over clients, whose losses are compared one by one.
+    """
+    rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
+    if rows.n_clients < FEWEST:
+        return False
+    halves, gains = halves_of_rows(rows), []
+    for first, second in (halves, halves[::-1]):
+        clients = exact_likelihood(first, family)
+        losses = []
+        for kind in ("gaussian", "mixture"):
+            model = VANEB(kind, seed=seed, options=QUICK).fit(Recoded(clients, basis))
+            after = posterior(clients, model.prior_.mapped(basis))
+            mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
+            loss = row_losses(family.name, second.response, mean)
+            losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)
+        gains.append(losses[0] - losses[1])
+    gain = np.mean(gains, axis=0)
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+def halves_of_rows(rows: GroupedRows) -> tuple[GroupedRows, GroupedRows]:
+    """Every second row of each client, and the others; rows are in the order of their values."""
+    place = np.arange(len(rows.response)) - np.repeat(rows.starts[:-1], rows.n_rows)
+    return _some(rows, np.flatnonzero(place % 2 == 0)), _some(rows, np.flatnonzero(place % 2 == 1))
+
+
+def _some(rows: GroupedRows, index: NDArray[np.intp]) -> GroupedRows:
+    """Some of the rows, at least one of each client."""
+    counts = np.bincount(rows.client_of_row[index], minlength=rows.n_clients)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    columns = rows.design[index], rows.response[index], rows.offset[index]
+    return GroupedRows(*columns, starts, rows.ids, rows.names)

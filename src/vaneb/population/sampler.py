@@ -134,7 +134,7 @@ class _Chain:
     def start(self) -> Mixture:
         """Groups around clients that are spread over all of them."""
         d = self.x.shape[1]
-        many = 1 if self.most == 1 else int(np.clip(round(self.n**0.5), 4, self.most))
+        many = 1 if self.most == 1 else int(np.clip(round(1.5 * self.n ** (1 / 3)), 4, self.most))
         near = np.clip(self.x, -5, 5)
         centres = 0.5 * near[self.rng.choice(self.n, many)] if many > 1 else near.mean(axis=0, keepdims=True)
         roots = np.tile(np.eye(d) * (0.5 if many > 1 else 1.0), (many, 1, 1))

@@ -11,7 +11,7 @@ from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 
 #: A population as wide as the estimates, times this, keeps clients without an estimate within reason.
-WIDE = 3.0
+WIDE = 1.5
 
 
 class Units(NamedTuple):

@@ -45,7 +45,7 @@ class Told(NamedTuple):
 
 def discrete() -> vaneb.VANEB:
     """The discrete NPMLE: the one line to change when its option is renamed."""
-    return vaneb.VANEB(smooth="off")
+    return vaneb.VANEB(population="discrete")
 
 
 def local(x: Array, se: Array) -> Told:

@@ -113,8 +113,8 @@ class VANEB(Estimator):
         How well the posterior over populations was sampled.
     certificate_ : Certificate or None
         Discrete populations: how far they can be from the best one.
-    trace_ : tuple of Step
-        Discrete populations.
+    trace_, log_likelihood_ : tuple of Step, float
+        Discrete populations: what happened on the way, and the average over clients at the end.
     """
 
     def __init__(
@@ -141,6 +141,7 @@ class VANEB(Estimator):
     sampling_: Sampling | None
     certificate_: Certificate | None
     trace_: tuple[Step, ...]
+    log_likelihood_: float
 
     @classmethod
     def from_prior(cls, prior: Prior) -> Self:
@@ -167,6 +168,7 @@ class VANEB(Estimator):
                 places = atom_variances(likelihood, fit.atoms, fit.weights)
                 self.prior_ = Prior(fit.atoms, fit.weights, None, names, likelihood.n_clients, places)
                 self.certificate_, self.trace_ = fit.certificate, fit.trace
+                self.log_likelihood_ = fit.log_likelihood
             else:
                 self.prior_, self.sampling_ = sample_populations(
                     likelihood,

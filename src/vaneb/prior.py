@@ -265,7 +265,7 @@ class Prior:
             )
         except FileNotFoundError:
             raise InvalidReport(f"no file {path}: give one that --prior-out or Prior.save wrote") from None
-        except (ValueError, KeyError, RecursionError, OSError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
             raise InvalidReport(f"{path} is not a saved prior: {error}") from None
         try:
             return cls.from_wire(wire)

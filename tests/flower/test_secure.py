@@ -112,7 +112,7 @@ def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
     atoms, weights, spread = crowded(atoms, weights, 5)
     np.testing.assert_allclose(prior.weights, weights, atol=2e-5)
     np.testing.assert_allclose(prior.atoms, atoms, atol=5e-3)
-    np.testing.assert_allclose(prior.spread, spread, atol=5e-3)
+    np.testing.assert_allclose(prior.covariances[0], spread, atol=5e-3)
 
 
 def test_no_atom_is_a_single_clients(tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_no_atom_is_a_single_clients(tmp_path, monkeypatch):
     assert len(prior.weights) == 1
     assert np.abs(prior.atoms - estimates).max(axis=1).min() > 0.1
     np.testing.assert_allclose(prior.atoms[0], estimates.mean(axis=0), atol=0.02)
-    np.testing.assert_allclose(prior.spread, np.cov(estimates.T, bias=True), atol=0.02)
+    np.testing.assert_allclose(prior.covariances[0], np.cov(estimates.T, bias=True), atol=0.02)
 
 
 def test_a_crowd_at_every_atom_leaves_mean_and_covariance():

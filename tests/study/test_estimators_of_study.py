@@ -29,8 +29,9 @@ def test_every_estimator_gives_an_estimate_to_every_client(replicates, scenario,
     assert np.isfinite(estimated.mean).all()
     assert (estimated.atoms is None) == (name in ("oracle", "adamix", "fedavg", "local"))
     if estimated.atoms is not None:
-        assert 1 <= estimated.atoms <= 200
-        assert estimated.gap > -1e-6
+        assert estimated.atoms >= 1
+        assert (estimated.gap is None) == (name == "vaneb")
+        assert estimated.gap is None or (estimated.atoms <= 200 and estimated.gap > -1e-6)
 
 
 def test_oracle_is_bayes_rule_with_the_true_prior():

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.errors import InvalidReport
 from vaneb.flower.claims import check_array
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.wire import Tree
@@ -45,7 +45,7 @@ class RemoteLikelihood:
         """Never: a pair of client and atom is a message."""
         return False
 
-    is_gaussian: ClassVar[bool] = False
+    is_gaussian: ClassVar[bool] = True
 
     @property
     def n_clients(self) -> int:
@@ -89,14 +89,11 @@ class RemoteLikelihood:
         return self._stack(self._local(), "peak", (1,))[:, 0]
 
     def at(self, points: Array) -> Array:
-        raise InvalidOption(
-            "clients that evaluate for themselves are fitted by atoms: population = discrete."
-        )
+        return self.expanded(None).at(points)
 
     def expanded(self, points: Array | None) -> ConstantGaussian:
-        raise InvalidOption(
-            "clients that evaluate for themselves are fitted by atoms: population = discrete."
-        )
+        """The Gaussian at each client's own estimate, wherever ``points`` are: that costs no exchange."""
+        return ConstantGaussian(self.local_estimates(), self.local_precision())
 
     def local_estimates(self) -> Array:
         return self._stack(self._local(), "estimate", (self.dimension,))

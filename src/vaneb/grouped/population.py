@@ -19,14 +19,12 @@ from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
-from vaneb.population.options import Options
+from vaneb.population.options import QUICK
 from vaneb.posterior import Posterior, posterior
 from vaneb.reports import OK, Reports
 
 #: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
 FEWEST = 20
-#: Enough to compare two kinds of population.
-QUICK = Options(draws=100, burn=100, sweeps=200)
 
 
 def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
@@ -89,7 +87,7 @@ def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) 
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
     if rows.n_clients < FEWEST:
         return False
-    halves, gains = halves_of_rows(rows), []
+    halves, gains = halves_of_rows(rows, np.random.default_rng([seed, 3])), []
     for first, second in (halves, halves[::-1]):
         clients = exact_likelihood(first, family)
         losses = []
@@ -104,10 +102,18 @@ def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) 
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-def halves_of_rows(rows: GroupedRows) -> tuple[GroupedRows, GroupedRows]:
-    """Every second row of each client, and the others; rows are in the order of their values."""
-    place = np.arange(len(rows.response)) - np.repeat(rows.starts[:-1], rows.n_rows)
-    return _some(rows, np.flatnonzero(place % 2 == 0)), _some(rows, np.flatnonzero(place % 2 == 1))
+def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:
+    """Half of each client's rows, taken at random, and the others.
+
+    Rows come in the order of their values.  Every second one would make halves more alike than rows that are
+    independent, and a population too wide would then seem to predict best.
+    """
+    n = len(rows.response)
+    shuffled = np.lexsort((rng.random(n), rows.client_of_row))
+    place = np.arange(n) - np.repeat(rows.starts[:-1], rows.n_rows)
+    first = np.zeros(n, dtype=bool)
+    first[shuffled] = place % 2 == 0
+    return _some(rows, np.flatnonzero(first)), _some(rows, np.flatnonzero(~first))
 
 
 def _some(rows: GroupedRows, index: NDArray[np.intp]) -> GroupedRows:

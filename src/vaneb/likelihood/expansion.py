@@ -64,8 +64,11 @@ def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array
         away = points - mean
         return likelihood.at(points) - 0.5 * np.einsum("ki,ij,kj->k", away, inverse, away)
 
-    points = np.tile(mean, (likelihood.n_clients, 1))
-    best = height(points)
+    # From its own estimate or from the mean, whichever is likelier: there may be other modes.
+    points, own = np.tile(mean, (likelihood.n_clients, 1)), likelihood.expanded(None).estimates
+    best, other = height(points), height(own)
+    points = np.where((other > best)[:, None], own, points)
+    best = np.maximum(best, np.where(np.isfinite(other), other, -np.inf))
     for _ in range(STEPS):
         view = likelihood.expanded(points)
         precision = view.base_precision

@@ -24,7 +24,7 @@ from vaneb.likelihood.seam import Array
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
 #: Gamma prior of the concentration: shape and rate.
-CONCENTRATION = (0.5, 2.0)
+CONCENTRATION = (0.5, 6.0)
 
 
 class Mixture(NamedTuple):

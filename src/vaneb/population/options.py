@@ -39,3 +39,7 @@ class Options:
     fewest_draws: int = 25
     smallest_scale: float = 0.03
     expansions: int = 3
+
+
+#: Enough to compare kinds of populations, or to start from.
+QUICK = Options(draws=100, burn=100, sweeps=200)

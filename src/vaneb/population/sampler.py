@@ -276,8 +276,8 @@ class _Chain:
         """The 95% point of the clients' Monte Carlo errors, from batches of the populations kept."""
         rows = slice(0, self.n, max(1, self.n // WATCHED))
         x, precision = np.ascontiguousarray(self.x[rows]), np.ascontiguousarray(self.precision[rows])
-        means, totals = [], np.zeros(x.shape)
-        for batch in np.array_split(np.arange(len(kept)), BATCHES):
+        means, totals, batches = [], np.zeros(x.shape), min(BATCHES, len(kept))
+        for batch in np.array_split(np.arange(len(kept)), batches):
             some = [kept[i] for i in batch]
             starts = np.concatenate([[0], np.cumsum([len(one.weights) for one in some])])
             logs = np.log(np.maximum(np.concatenate([one.weights for one in some]), 1e-300))
@@ -288,10 +288,10 @@ class _Chain:
                 np.empty(len(x)), mean, covariance, scratch,
             )  # fmt: skip
             means.append(mean)
-            totals = totals + np.diagonal(covariance, axis1=1, axis2=2) / BATCHES
+            totals = totals + np.diagonal(covariance, axis1=1, axis2=2) / batches
         spread = np.std(means, axis=0, ddof=1)
         sd = np.sqrt(totals + spread**2)
-        return float(np.quantile(spread / np.sqrt(BATCHES) / np.where(sd > 0, sd, 1.0), 0.95))
+        return float(np.quantile(spread / np.sqrt(batches) / np.where(sd > 0, sd, 1.0), 0.95))
 
     def _in_units(self, one: Mixture) -> Components:
         """Weights, centres and covariances in the clients' units.

@@ -10,8 +10,8 @@ from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 
-#: A population as wide as the estimates, times this, keeps clients without an estimate within reason.
-WIDE = 1.5
+#: Width of a population that keeps clients without an estimate within reason, in that of the estimates.
+WIDE = 1.0
 
 
 class Units(NamedTuple):

@@ -137,6 +137,20 @@ class Prior:
         return between + np.einsum("j,jab->ab", self.weights, self.covariances)
 
     @cached_property
+    def typical_sd(self) -> Array:
+        """Standard deviation of each parameter among clients, (d,): the median over the populations.
+
+        Of groups that clients share; ``covariance`` has in it where groups not yet seen might be.
+        """
+        weights = np.where(self.shared, self.weights, 0.0)[:, None]
+        starts = self.starts[:-1]
+        own = 0.0 if self.covariances is None else np.diagonal(self.covariances, axis1=1, axis2=2)
+        total = np.add.reduceat(weights, starts)
+        mean = np.add.reduceat(weights * self.atoms, starts) / total
+        second = np.add.reduceat(weights * (self.atoms**2 + own), starts) / total
+        return np.median(np.sqrt(np.maximum(second - mean**2, 0.0)), axis=0)
+
+    @cached_property
     def roots(self) -> Array:
         """Lower triangular L_j with L_j L_j' = S_j, (m, d, d); zero for atoms."""
         if self.covariances is None:
@@ -172,8 +186,8 @@ class Prior:
             said = "one Gaussian"
         else:
             low, high = self.group_counts()
-            groups = f"{low} to {high} groups" if low < high else f"{high} group{'s' * (high > 1)}"
-            said = f"a mixture of {groups}"
+            groups = f"{low} to {high}" if low < high else str(high)
+            said = "one group" if high == 1 else f"a mixture of {groups} groups"
         return said + (f"; posterior over {self.populations} populations" if self.populations > 1 else "")
 
     def mapped(self, basis: Array, names: tuple[str, ...] = ()) -> Prior:

@@ -200,10 +200,8 @@ def promise_missed(model: VANEB) -> str:
 def population_rows(model: VANEB) -> dict[str, str]:
     """Lines of a summary: the population, and how well it is known."""
     prior = model.prior_
-    spread = prior.covariance.diagonal() ** 0.5
-    names = [
-        f"{name} {m:.4g} (sd {s:.3g})" for name, m, s in zip(prior.names, prior.mean, spread, strict=True)
-    ]
+    numbers = zip(prior.names, prior.mean, prior.typical_sd, strict=True)
+    names = [f"{name} {m:.4g} (sd {s:.3g})" for name, m, s in numbers]
     rows = {
         "population": str(prior),
         "mean and sd": ", ".join(names[:6]) + (", ..." if len(names) > 6 else ""),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_CLIENTS, MOST_PARAMETERS, MOST_NUMBERS = 20_000, 40, 300_000
 MOST_ATOMS = 2_000
 #: Populations, of those drawn, whose components are drawn on the page.
-MOST_POPULATIONS = 25
+MOST_POPULATIONS = 100
 
 
 def fit_content(

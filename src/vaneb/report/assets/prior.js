@@ -46,7 +46,7 @@ function rangeOf(view, i) {
   const usual = view.usual || [], reach = [];
   view.prior.atoms.forEach((a, j) => {
     const sd = view.prior.spreads ? Math.sqrt(view.prior.spreads[j][i][i]) : 0, weight = view.prior.weights[j];
-    if (view.prior.spreads ? weight > 0.02 / 25 : weight * view.ids.length > 1.5) reach.push(a[i] - 1.5 * sd, a[i] + 1.5 * sd);
+    if (view.prior.spreads ? weight > 2e-4 : weight * view.ids.length > 1.5) reach.push(a[i] - 1.5 * sd, a[i] + 1.5 * sd);
   });
   view.ranges[i] = view.ranges[i] || robustExtent(view.mean[i].filter((_, k) => usual[k] !== false).concat(reach), view.own[i].slice());
   return view.ranges[i];

@@ -60,7 +60,9 @@ def read(path: Path) -> pa.Table:
 
 
 def test_personalize_writes_what_python_computes(table: Path, reports: Reports, tmp_path: Path) -> None:
-    result = vaneb("personalize", table, "-o", tmp_path / "out.csv", "--smooth", "off", "--level", 0.8)
+    result = vaneb(
+        "personalize", table, "-o", tmp_path / "out.csv", "--population", "discrete", "--level", 0.8
+    )
     assert result.exit_code == 0, result.output
     out = read(tmp_path / "out.csv")
     assert out.column_names == COLUMNS
@@ -82,7 +84,10 @@ def test_personalize_writes_what_python_computes(table: Path, reports: Reports, 
 def test_a_saved_prior_personalises_new_clients(table: Path, tmp_path: Path) -> None:
     prior, first, second = tmp_path / "prior.json", tmp_path / "first.parquet", tmp_path / "second.parquet"
     assert (
-        vaneb("personalize", table, "-o", first, "--prior-out", prior, "--smooth", "off", "-q").exit_code == 0
+        vaneb(
+            "personalize", table, "-o", first, "--prior-out", prior, "--population", "discrete", "-q"
+        ).exit_code
+        == 0
     )
     assert Prior.load(prior).names == ("a", "b")
     # The same two clients in another order of columns and rows get the same answer.
@@ -95,7 +100,7 @@ def test_a_saved_prior_personalises_new_clients(table: Path, tmp_path: Path) -> 
     new.write_text("\n".join(lines))
     result = vaneb("personalize", new, "-o", second, "--prior-in", prior)
     assert result.exit_code == 0, result.output
-    assert "none, the prior was given" in result.output
+    assert "none, the population was given" in result.output
     one, other = read(first).take([7, 3]), read(second)
     assert other.column_names == COLUMNS
     for column in COLUMNS[1:-1]:
@@ -112,8 +117,8 @@ def test_integer_clients_stay_integers(tmp_path: Path) -> None:
         tmp_path / "reports.parquet",
         "-o",
         tmp_path / "out.parquet",
-        "--smooth",
-        "off",
+        "--population",
+        "discrete",
     )
     assert vaneb(*arguments).exit_code == 0
     assert read(tmp_path / "out.parquet")["client"].to_pylist() == [30, 10, 20]
@@ -121,7 +126,14 @@ def test_integer_clients_stay_integers(tmp_path: Path) -> None:
 
 def test_variance_function_in_place_of_standard_errors(tmp_path: Path) -> None:
     (tmp_path / "reports.csv").write_text("client,n,theta_a\nx,10,1.5\ny,20,2.5\nz,5,3\n")
-    arguments = ("personalize", tmp_path / "reports.csv", "-o", tmp_path / "out.csv", "--smooth", "off")
+    arguments = (
+        "personalize",
+        tmp_path / "reports.csv",
+        "-o",
+        tmp_path / "out.csv",
+        "--population",
+        "discrete",
+    )
     assert vaneb(*arguments, "--variance-function", "poisson").exit_code == 0
     assert read(tmp_path / "out.csv").num_rows == 3
 
@@ -140,8 +152,8 @@ def test_with_a_singular_precision_any_solution_gives_the_same_answer(tmp_path: 
             tmp_path / "reports.csv",
             "-o",
             tmp_path / "out.parquet",
-            "--smooth",
-            "off",
+            "--population",
+            "discrete",
         )
         assert vaneb(*arguments).exit_code == 0
         outputs.append(read(tmp_path / "out.parquet"))
@@ -153,19 +165,21 @@ def test_with_a_singular_precision_any_solution_gives_the_same_answer(tmp_path: 
 @pytest.mark.parametrize("solver", ["certified", "pseudo-em", "grid"])
 def test_every_solver_ends_well(table: Path, tmp_path: Path, solver: str) -> None:
     out = tmp_path / "out.csv"
-    result = vaneb("personalize", table, "-o", out, "--solver", solver, "--smooth", "off")
+    result = vaneb("personalize", table, "-o", out, "--solver", solver, "--population", "discrete")
     assert result.exit_code == 0, result.output
     assert read(out).num_rows == 40
 
 
 def test_quiet_says_nothing(table: Path, tmp_path: Path) -> None:
-    result = vaneb("personalize", table, "-o", tmp_path / "out.csv", "--smooth", "off", "--quiet")
+    result = vaneb("personalize", table, "-o", tmp_path / "out.csv", "--population", "discrete", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
 
 
 def test_columns_that_are_not_used_are_noted(tmp_path: Path) -> None:
     (tmp_path / "reports.csv").write_text("client,theta_a,se_a,region\nx,1,1,north\ny,2,1,south\n")
-    result = vaneb("personalize", tmp_path / "reports.csv", "-o", tmp_path / "out.csv", "--smooth", "off")
+    result = vaneb(
+        "personalize", tmp_path / "reports.csv", "-o", tmp_path / "out.csv", "--population", "discrete"
+    )
     assert result.exit_code == 0
     assert "note: ignored columns: region" in result.stderr
 
@@ -181,7 +195,7 @@ def test_a_fit_that_misses_its_tolerance_is_written_and_said(
         return self
 
     monkeypatch.setattr(VANEB, "fit", missed)
-    result = vaneb("personalize", table, "-o", tmp_path / "out.csv", "--smooth", "off", "-q")
+    result = vaneb("personalize", table, "-o", tmp_path / "out.csv", "--population", "discrete", "-q")
     assert result.exit_code == 3
     assert "gap of 0.25, above the tolerance 0.0001" in result.stderr
     assert read(tmp_path / "out.csv").num_rows == 40
@@ -197,6 +211,11 @@ REFUSED = {
     "level": (["reports.csv", "-o", "out.csv", "--level", "90"], "--level 90: must lie between 0 and 1"),
     "tolerance": (["reports.csv", "-o", "out.csv", "--tol", "0"], "--tol 0: must be positive"),
     "onto itself": (["reports.csv", "-o", "./reports.csv"], "is the same file as REPORTS"),
+    "smooth off": (["reports.csv", "-o", "out.csv", "--smooth", "off"], "Write --population discrete"),
+    "solver of another": (
+        ["reports.csv", "-o", "out.csv", "--solver", "grid", "--population", "mixture"],
+        "solver='grid' fits discrete populations",
+    ),
     "two priors": (
         ["reports.csv", "-o", "out.csv", "--prior-in", "p", "--prior-out", "q"],
         "Leave one of them out",
@@ -238,7 +257,7 @@ def test_mistakes_get_one_line_and_code_2(
         ["personalize"],
         ["personalize", "reports.csv"],
         ["personalize", "reports.csv", "-o", "out.csv", "--solver", "magic"],
-        ["personalize", "reports.csv", "-o", "out.csv", "--smooth", "maybe"],
+        ["personalize", "reports.csv", "-o", "out.csv", "--population", "maybe"],
         ["personalize", "reports.csv", "-o", "out.csv", "--seed", "-1"],
         ["personalize", "reports.csv", "-o", "out.csv", "--unknown"],
         ["fly"],
@@ -279,7 +298,7 @@ def test_an_interrupt_leaves_the_old_output(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, interrupted)
-            result = vaneb("personalize", table, "-o", out, "--smooth", "off", "-q")
+            result = vaneb("personalize", table, "-o", out, "--population", "discrete", "-q")
         assert (result.exit_code, result.stderr) == (130, "interrupted.\n")
         assert out.read_text() == "old"
         assert sorted(os.listdir(tmp_path)) == ["out.csv", "reports.csv"]
@@ -353,8 +372,8 @@ def test_the_prior_file_is_plain_json(table: Path, tmp_path: Path) -> None:
         tmp_path / "out.csv",
         "--prior-out",
         prior,
-        "--smooth",
-        "off",
+        "--population",
+        "discrete",
         "-q",
     )
     assert vaneb(*arguments).exit_code == 0

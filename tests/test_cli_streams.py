@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from vaneb.cli import app
 from vaneb.commands.examples import EXAMPLES
+from vaneb.prior import Prior
 from vaneb.tables import read_reports, rounded
 
 HOSPITALS = Path(__file__).parent / "files" / "hospitals_german_excel.csv"
@@ -133,12 +134,22 @@ def test_json_of_personalize_has_all_that_the_files_have(tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     assert said["clients"] == pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert said["population"].pop("words") == str(Prior.load(tmp_path / "prior.json"))
     assert said["population"] == json.loads((tmp_path / "prior.json").read_text())
     assert said["exit_code"] == 0
     assert said["parameters"] == ["estimate"]
-    assert said["certificate"]["tolerance"] == 1e-4
+    assert said["certificate"] is None
+    assert said["sampling"]["error"] < 2 * said["sampling"]["accuracy"]
     assert "took Krankenhaus as client" in said["notes"][1]
     assert "clients            12" in result.stderr
+
+
+def test_json_of_a_discrete_population_has_its_certificate() -> None:
+    said = json.loads(vaneb("personalize", HOSPITALS, "--population", "discrete", "--json", "-q").stdout)
+    assert said["population"]["kind"] == "discrete"
+    assert said["population"]["words"].endswith("atoms")
+    assert said["certificate"]["tolerance"] == 1e-4
+    assert said["sampling"] is None
 
 
 def test_json_needs_no_file(pupils: Path) -> None:

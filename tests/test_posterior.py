@@ -1,4 +1,8 @@
-"""Posteriors against brute force: Tweedie's form, moments, quantiles, draws, shrinkage and flags."""
+"""Posteriors against brute force: Tweedie's form, moments, quantiles, draws, shrinkage and flags.
+
+Clients whose covariance is a function of theta are not Gaussian: under a population with covariances they
+are compared with sums over a fine grid of thetas.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from vaneb import VANEB, InvalidOption, InvalidReport, Prior, Reports
 from vaneb.covariance import ConstantDiagonal, ConstantFull, MomentPoisson, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.npmle.support import atom_variances
-from vaneb.posterior import Posterior, posterior, tweedie, unexplained
+from vaneb.population.options import Options
+from vaneb.posterior import Posterior, posterior, tweedie
 from vaneb.quantiles import quantiles_of_block
 
 K, D = 7, 2
@@ -33,26 +38,43 @@ COVARIANCES = {
     "shared": QuadraticVariance.poisson(D, K),
     "function": MomentPoisson(0.2 * RNG.normal(size=(K, D)), FULL / 10),
 }
-SPREADS = {"discrete": None, "diagonal": np.diag([0.2, 0.1]), "full": SPREAD}
+_OWN = 0.4 * RNG.normal(size=(5, D, D))
+PRIORS = {
+    "discrete": Prior(ATOMS, WEIGHTS),
+    "diagonal": Prior(ATOMS, WEIGHTS, np.diag([0.2, 0.1])),
+    "full": Prior(ATOMS, WEIGHTS, SPREAD),
+    "own": Prior(ATOMS, WEIGHTS, _OWN @ np.swapaxes(_OWN, 1, 2) + 0.02 * np.eye(D)),
+    "drawn": Prior(ATOMS, [0.2, 0.8, 0.5, 0.3, 0.2], _OWN @ np.swapaxes(_OWN, 1, 2), draw=[0, 0, 1, 1, 1]),
+    "gaussian": Prior(ATOMS[:1], [1.0], SPREAD),
+}
+SMOOTH = [name for name in PRIORS if name != "discrete"]
+GAUSSIAN = ["diagonal", "full", "singular"]
+FUNCTIONS = ["shared", "function"]
+#: Of clients and priors, those whose posterior is a mixture of Gaussians, or of points.
+EXACT = [(kind, name) for kind in COVARIANCES for name in PRIORS if kind in GAUSSIAN or name == "discrete"]
+CORRECTED = [(kind, name) for kind in FUNCTIONS for name in SMOOTH]
 
 
 def reports(kind: str) -> Reports:
     return Reports(ESTIMATES, n=N, covariance=COVARIANCES[kind])
 
 
-def make(kind: str, smooth: str) -> Posterior:
-    return posterior(reports(kind).likelihood(), Prior(ATOMS, WEIGHTS, SPREADS[smooth]))
+def make(kind: str, name: str) -> Posterior:
+    return posterior(reports(kind).likelihood(), PRIORS[name])
 
 
-def brute_force(kind: str, post: Posterior, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shares (m,), means (m, d) and covariances (m, d, d) of a client's mixture posterior, one by one.
+def brute_force(
+    kind: str, post: Posterior, client: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Densities, shares (m,), means (m, d) and covariances (m, d, d) of a client's mixture posterior.
 
     Everything from the covariance of the pair (theta, B'theta_hat), B a basis of what the client knows of.
     """
-    precision = precisions(kind, post.prior.atoms)
-    shares, means, own = [], [], []
-    spread = np.zeros((D, D)) if post.prior.spread is None else post.prior.spread
-    for j, atom in enumerate(post.prior.atoms):
+    prior = post.prior
+    precision = precisions(kind, prior.atoms)
+    densities, means, own = [], [], []
+    spreads = np.zeros((len(ATOMS), D, D)) if prior.covariances is None else prior.covariances
+    for j, (atom, spread) in enumerate(zip(prior.atoms, spreads, strict=False)):
         values, basis = np.linalg.eigh(precision[client, j])
         basis, values = basis[:, values > 1e-9], values[values > 1e-9]
         total = np.diag(1 / values) + basis.T @ spread @ basis
@@ -62,10 +84,14 @@ def brute_force(kind: str, post: Posterior, client: int) -> tuple[np.ndarray, np
         if len(values):
             density = multivariate_normal(np.zeros(len(values)), total).pdf(difference)
             gain = spread @ basis @ np.linalg.inv(total)
-        shares.append(post.prior.weights[j] * density)
+        densities.append(prior.weights[j] * density)
         means.append(atom + gain @ difference)
         own.append(spread - gain @ basis.T @ spread)
-    return np.array(shares), np.array(means), np.array(own)
+    densities = np.array(densities)
+    draw = np.zeros(len(densities), dtype=int) if prior.draw is None else prior.draw
+    # within each population first; the populations then count alike
+    shares = densities / np.bincount(draw, densities)[draw] / prior.populations
+    return densities, shares, np.array(means), np.array(own)
 
 
 def precisions(kind: str, atoms: np.ndarray) -> np.ndarray:
@@ -76,14 +102,12 @@ def precisions(kind: str, atoms: np.ndarray) -> np.ndarray:
     return N[:, None, None, None] * unit
 
 
-@pytest.mark.parametrize("smooth", SPREADS)
-@pytest.mark.parametrize("kind", COVARIANCES)
-def test_marginal_responsibilities_mean_and_covariance(kind: str, smooth: str) -> None:
-    post = make(kind, smooth)
+@pytest.mark.parametrize(("kind", "name"), EXACT)
+def test_marginal_responsibilities_mean_and_covariance(kind: str, name: str) -> None:
+    post = make(kind, name)
     for k in range(K):
-        shares, means, own = brute_force(kind, post, k)
-        assert_allclose(post.log_marginal[k], np.log(shares.sum()), rtol=1e-9, atol=1e-9)
-        shares = shares / shares.sum()
+        densities, shares, means, own = brute_force(kind, post, k)
+        assert_allclose(post.log_marginal[k], np.log(densities.sum()), rtol=1e-9, atol=1e-9)
         assert_allclose(post.responsibilities[k], shares, rtol=1e-8, atol=1e-12)
         mean = shares @ means
         assert_allclose(post.mean[k], mean, rtol=1e-9)
@@ -93,18 +117,68 @@ def test_marginal_responsibilities_mean_and_covariance(kind: str, smooth: str) -
     assert_allclose(post.sd**2, np.diagonal(post.covariance, axis1=1, axis2=2), rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.parametrize("smooth", SPREADS)
-@pytest.mark.parametrize("kind", COVARIANCES)
-def test_draws_have_the_posteriors_moments(kind: str, smooth: str) -> None:
-    post = make(kind, smooth)
+def on_a_grid(kind: str, prior: Prior, points: int = 500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Thetas (P, d), their shares of each client's posterior (K, P), and marginal densities (K,)."""
+    sd = np.sqrt(np.diagonal(prior.covariance))
+    lines = [np.linspace(m - 7 * s, m + 7 * s, points) for m, s in zip(prior.mean, sd, strict=True)]
+    grid = np.stack(np.meshgrid(*lines, indexing="ij"), axis=-1).reshape(-1, D)
+    likelihood = np.exp(reports(kind).likelihood().log_likelihood(grid))
+    area = np.prod([line[1] - line[0] for line in lines])
+    total, marginal = np.zeros_like(likelihood), np.zeros(K)
+    for r in range(prior.populations):
+        population = np.zeros(len(grid))
+        for j in range(prior.starts[r], prior.starts[r + 1]):
+            normal = multivariate_normal(prior.atoms[j], prior.covariances[j])
+            population += prior.weights[j] * prior.populations * normal.pdf(grid) * area
+        joint = likelihood * population
+        total += joint / joint.sum(axis=1, keepdims=True) / prior.populations
+        marginal += joint.sum(axis=1) / prior.populations
+    return grid, total, marginal
+
+
+#: This client's estimate is less than a standard error from zero, where its variance function ends.
+EDGE = 4
+AT_EDGE = pytest.mark.xfail(
+    strict=False, reason="points drawn under the Gaussian view miss half the posterior"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "clients"),
+    [
+        *((kind, name, [k for k in range(K) if k != EDGE]) for kind, name in CORRECTED),
+        *(pytest.param(kind, name, [EDGE], marks=AT_EDGE) for kind, name in CORRECTED),
+    ],
+)
+def test_clients_that_are_not_gaussian_against_a_grid(kind: str, name: str, clients: list[int]) -> None:
+    """Errors in posterior standard deviations; 512 points are all that the correction has."""
+    post = make(kind, name)
+    grid, shares, marginal = on_a_grid(kind, post.prior)
+    mean = shares @ grid
+    sd = np.sqrt(shares @ grid**2 - mean**2)
+    assert (np.abs(post.mean - mean) / sd)[clients].max() < 0.1
+    assert_allclose(post.sd[clients], sd[clients], rtol=0.1)
+    assert_allclose(post.log_marginal[clients], np.log(marginal)[clients], atol=0.1)
+    low, high = post.interval(0.9)
+    for i in range(D):
+        for bound, probability in ((low, 0.05), (high, 0.95)):
+            below = (shares * (grid[:, i] <= bound[:, i, None])).sum(axis=1)
+            assert_allclose(below[clients], probability, atol=0.03)
+
+
+@pytest.mark.parametrize(("kind", "name"), [*EXACT, *CORRECTED])
+def test_draws_have_the_posteriors_moments(kind: str, name: str) -> None:
+    post = make(kind, name)
     draws = post.sample(4000, np.random.default_rng(1))
     assert draws.shape == (4000, K, D)
     error = 6 * post.sd / np.sqrt(4000) + 1e-12
     assert (np.abs(draws.mean(axis=0) - post.mean) < error).all()
     assert_allclose(draws.std(axis=0), post.sd, rtol=0.2, atol=1e-9)
+    # Draws of clients that are not Gaussian are moved and stretched; correlations stay those of the views.
+    allowed = 0.25 if (kind, name) in CORRECTED else 0.15
     for k in range(K):
         assert_allclose(
-            np.cov(draws[:, k].T), post.covariance[k], atol=0.15 * post.covariance[k].max() + 1e-12
+            np.cov(draws[:, k].T), post.covariance[k], atol=allowed * post.covariance[k].max() + 1e-12
         )
 
 
@@ -179,16 +253,16 @@ def test_tweedie_is_stated_for_discrete_priors_only() -> None:
 # ---------------------------------------------------------------- quantiles and intervals
 
 
-@pytest.mark.parametrize("smooth", ["diagonal", "full"])
-@pytest.mark.parametrize("kind", COVARIANCES)
-def test_quantiles_invert_the_distribution_function(kind: str, smooth: str) -> None:
-    post = make(kind, smooth)
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("kind", GAUSSIAN)
+def test_quantiles_invert_the_distribution_function(kind: str, name: str) -> None:
+    post = make(kind, name)
     for probability in (0.003, 0.05, 0.5, 0.8, 0.999):
         found = post.quantile(probability)
         for k in range(K):
-            shares, means, own = brute_force(kind, post, k)
+            _, shares, means, own = brute_force(kind, post, k)
             sd = np.sqrt(np.diagonal(own, axis1=1, axis2=2))
-            below = (shares / shares.sum()) @ norm.cdf(found[k], means, sd)
+            below = shares @ norm.cdf(found[k], means, sd)
             assert_allclose(below, probability, atol=1e-6)
 
 
@@ -196,7 +270,8 @@ def test_quantiles_of_well_separated_components() -> None:
     """Far modes with next to nothing between: the quantile lies in the right one."""
     shares = np.array([[0.3, 0.7]])
     means, variances = np.array([[[-1000.0], [1000.0]]]), np.full((1, 2, 1), 1e-6)
-    found = quantiles_of_block(shares, means, variances, np.array([0.15, 0.65]))[:, 0, 0]
+    centre, sd = np.array([[400.0]]), np.array([[917.0]])
+    found = quantiles_of_block(shares, means, variances, centre, sd, np.array([0.15, 0.65]))[:, 0, 0]
     assert_allclose(found, [-1000.0, 1000.0], atol=1e-5)
 
 
@@ -222,13 +297,13 @@ def test_intervals_of_a_discrete_prior_are_normal_ones() -> None:
     assert_allclose(high, post.mean + norm.ppf(0.9) * post.sd)
 
 
-@pytest.mark.parametrize("smooth", SPREADS)
-def test_intervals_are_nested(smooth: str) -> None:
-    post = make("diagonal", smooth)
+@pytest.mark.parametrize(("kind", "name"), [*EXACT, *CORRECTED])
+def test_intervals_are_nested(kind: str, name: str) -> None:
+    post = make(kind, name)
     inner, outer = post.interval(0.5), post.interval(0.95)
     assert (outer[0] < inner[0]).all()
     assert (inner[1] < outer[1]).all()
-    assert_allclose(make("diagonal", smooth).interval(), make("diagonal", smooth).interval(0.9))
+    assert_allclose(post.interval(), post.interval(0.9))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 90, np.nan])
@@ -266,23 +341,21 @@ def test_intervals_cover_parameters_drawn_from_the_prior(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", COVARIANCES)
-@pytest.mark.parametrize("smooth", ["diagonal", "full"])
-def test_shrinkage_runs_from_one_to_zero_with_the_sample_size(kind: str, smooth: str) -> None:
-    prior, previous = Prior(ATOMS, WEIGHTS, SPREADS[smooth]), np.ones(K)
+@pytest.mark.parametrize("name", ["diagonal", "full"])
+def test_shrinkage_runs_from_one_to_zero_with_the_sample_size(kind: str, name: str) -> None:
+    prior, previous = PRIORS[name], np.ones(K)
     informed = np.linalg.matrix_rank(SINGULAR) > 0 if kind == "singular" else np.ones(K, dtype=bool)
-    for n in (1e-7, 1e-3, 1e9):
+    for n in (1e-7, 1e-3, 1e9) if kind in GAUSSIAN else (1e-3, 1e9):
         post = posterior(gaussian_likelihood(ESTIMATES, n * N, COVARIANCES[kind]), prior)
         assert ((post.shrinkage >= 0) & (post.shrinkage <= 1)).all()
         assert (post.shrinkage <= previous + 1e-9).all()
         previous = post.shrinkage
-        if n < 1e-6:
-            assert (post.shrinkage > 0.999).all()
+        if n < 1e-6 or (n < 1 and kind not in GAUSSIAN):
+            assert (post.shrinkage > (0.999 if n < 1e-6 else 0.99)).all()
     assert (previous[~informed] == 1).all()
     if kind != "singular":
         assert_allclose(post.mean, ESTIMATES, atol=1e-3)
-    # A covariance function is taken at the atom, not at the client, so that for those the limit is not zero.
-    if kind in ("diagonal", "full", "singular"):
-        assert (previous[informed] < 1e-3).all()
+    assert (previous[informed] < 1e-3).all()
 
 
 def test_shrinkage_of_one_gaussian_is_the_textbook_factor() -> None:
@@ -320,35 +393,50 @@ def test_what_a_client_does_not_know_does_not_matter() -> None:
     assert there.flag == here.flag
 
 
-def test_a_client_far_from_every_shared_atom_is_flagged() -> None:
+@pytest.mark.parametrize("covariances", [None, [[0.5]]], ids=["discrete", "mixture"])
+def test_a_client_in_nobodys_component_but_its_own_is_flagged(covariances: list | None) -> None:
     estimates = np.concatenate([np.random.default_rng(4).normal(size=(39, 1)), [[30.0]]])
     likelihood = gaussian_likelihood(estimates, np.ones(40), ConstantDiagonal(np.ones((40, 1))))
-    own_atom = Prior([[0.0], [30.0]], [39 / 40, 1 / 40], clients=40)
-    assert_array_equal(np.flatnonzero(unexplained(likelihood, own_atom)), [39])
-    assert posterior(likelihood, own_atom).flag == ("",) * 39 + ("unexplained",)
-    # two clients there are company for each other
-    shared_atom = Prior([[0.0], [30.0]], [38 / 40, 2 / 40], clients=40)
-    assert not unexplained(likelihood, shared_atom).any()
-    # and a prior that was given, not fitted, belongs to nobody
-    assert not unexplained(likelihood, Prior([[0.0], [30.0]], [39 / 40, 1 / 40])).any()
+
+    def flags(far: float, clients: int | None = 40) -> tuple[str, ...]:
+        prior = Prior([[0.0], [30.0]], [1 - far / 40, far / 40], covariances, clients=clients)
+        return posterior(likelihood, prior).flag
+
+    assert flags(1) == ("",) * 39 + ("unexplained",)
+    assert flags(2) == ("",) * 40  # two clients there are company for each other
+    assert flags(1, None) == ("",) * 40  # a prior that was given, not fitted, belongs to nobody
+    assert flags(1, 80) == ("",) * 40  # its weight is then that of two
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 30])
-def test_new_clients_are_judged_by_the_clients_of_the_fit_not_by_their_own_number(count: int) -> None:
-    prior = Prior([[0.0], [10.0], [20.0]], [0.6, 0.3, 0.1], clients=1000)
-    precision = ConstantDiagonal(np.ones((count, 1)))
-    for atom in prior.atoms:
-        likelihood = gaussian_likelihood(np.tile(atom, (count, 1)), np.ones(count), precision)
-        assert not unexplained(likelihood, prior).any()
-    far = gaussian_likelihood(np.full((count, 1), 35.0), np.ones(count), precision)
-    assert unexplained(far, prior).all()
+def test_a_flag_is_a_matter_of_most_of_the_populations() -> None:
+    """In one of three populations the far client has a component of its own, in two it has company."""
+    likelihood = gaussian_likelihood(np.array([[30.0]]), np.ones(1), ConstantDiagonal(np.ones((1, 1))))
+    for own, flag in ((1, ""), (2, "unexplained")):
+        far = np.array([1.0] * own + [4.0] * (3 - own)) / 40
+        weights, atoms = np.stack([1 - far, far], axis=1).ravel(), np.tile([[0.0], [30.0]], (3, 1))
+        prior = Prior(atoms, weights, [[0.5]], clients=40, draw=np.repeat([0, 1, 2], 2))
+        assert posterior(likelihood, prior).flag == (flag,)
+
+
+@pytest.mark.parametrize("population", ["mixture", "discrete"])
+def test_new_clients_are_judged_by_the_clients_of_the_fit_not_by_their_own_number(population: str) -> None:
+    rng = np.random.default_rng(6)
+    estimates = np.concatenate([rng.normal(c, 1, size=(n, 1)) for c, n in ((0, 60), (20, 30), (40, 10))])
+    made = Reports(np.append(estimates, [[80.0]], axis=0), standard_errors=np.full((101, 1), 0.7))
+    model = VANEB(population, options=Options(draws=60, burn=60, sweeps=120)).fit(made)
+    for count in (1, 2, 5, 30):
+        for place in (0.0, 20.0, 40.0, 80.0):
+            new = Reports(np.full((count, 1), place), standard_errors=np.full((count, 1), 0.7))
+            expected = "unexplained" if place == 80 else ""
+            assert model.personalize(new).flag == (expected,) * count
 
 
 def test_flags_join_what_the_report_said_of_itself() -> None:
     told = Reports(
-        [0.0, 0.1, 50.0, 60.0], standard_errors=np.ones(4), status=["ok", "penalised", "ok", "separated"]
+        [0.0, 0.1, 50.0, 50.0], standard_errors=np.ones(4), status=["ok", "penalised", "ok", "separated"]
     )
-    post = posterior(told.likelihood(), Prior([[0.0]], [1.0]), status=told.status)
+    prior = Prior([[0.0], [50.0]], [0.99, 0.01], clients=100)
+    post = posterior(told.likelihood(), prior, status=told.status)
     assert post.flag == ("", "penalised", "unexplained", "separated;unexplained")
 
 
@@ -375,7 +463,6 @@ def test_absurd_distances_give_numbers() -> None:
             post.shrinkage,
         ):
             assert np.isfinite(part).all()
-        assert post.flag[0] == "unexplained"
     assert_allclose(posterior(likelihood, Prior([[0.0], [1.0]], [0.5, 0.5])).mean[0], 1.0)
 
 
@@ -402,16 +489,29 @@ def test_repr_says_who_and_how_much() -> None:
     assert len(make("full", "full")) == K
 
 
-@pytest.mark.parametrize("smooth", ["auto", "off"])
-def test_a_client_with_an_atom_to_itself_keeps_its_own_interval(smooth: str) -> None:
+def alone(population: str) -> Posterior:
+    """Sixty clients and one far away."""
     rng = np.random.default_rng(30)
     estimates = np.append(rng.normal(size=60) * 1.4, 80.0)
     errors = np.append(np.ones(60), 2.0)
-    reports = Reports(estimates[:, None], standard_errors=errors[:, None])
-    post = VANEB(smooth=smooth).fit(reports).personalize(reports)
+    made = Reports(estimates[:, None], standard_errors=errors[:, None])
+    return VANEB(population).fit(made).personalize(made)
+
+
+def test_a_client_with_an_atom_to_itself_keeps_its_own_interval() -> None:
+    post = alone("discrete")
     low, high = post.interval(0.9)
     assert_allclose([low[-1, 0], high[-1, 0]], 80 + 2 * norm.ppf([0.05, 0.95]), rtol=1e-6)
     assert post.shrinkage[-1] < 1e-6
+    assert np.median(post.shrinkage[:-1]) > 0.3
+
+
+def test_a_client_with_a_group_to_itself_nearly_keeps_its_own_interval() -> None:
+    post = alone("auto")
+    low, high = post.interval(0.9)
+    assert_allclose([low[-1, 0], high[-1, 0]], 80 + 2 * norm.ppf([0.05, 0.95]), atol=0.5)
+    assert post.shrinkage[-1] < 0.2
+    assert post.flag[-1] == "unexplained"
     assert np.median(post.shrinkage[:-1]) > 0.3
 
 
@@ -423,25 +523,47 @@ def test_places_of_atoms_are_known_as_well_as_their_clients_know_them() -> None:
     assert_allclose(found[:, 0], [1 / (1 / 0.5 + 1), 1 / (1 / 2 + 1 / 4)])
 
 
-def test_unknown_places_widen_an_interval_and_leave_the_posterior_alone() -> None:
+def test_unknown_places_of_atoms_widen_standard_deviations_and_intervals_alike() -> None:
     likelihood = Reports([[0.0], [1.0]], covariance=[[1.0], [1.0]]).likelihood()
     atoms, weights = np.array([[-1.0], [1.0]]), np.array([0.5, 0.5])
-    for spread in (None, np.array([[0.3]])):
-        known = posterior(likelihood, Prior(atoms, weights, spread))
-        unknown = posterior(likelihood, Prior(atoms, weights, spread, atom_variances=np.full((2, 1), 0.2)))
-        assert_allclose(known.mean, unknown.mean)
-        assert_allclose(known.sd, unknown.sd)
-        (low, high), (lower, higher) = known.interval(0.9), unknown.interval(0.9)
-        assert (lower < low).all()
-        assert (higher > high).all()
+    known = posterior(likelihood, Prior(atoms, weights))
+    unknown = posterior(likelihood, Prior(atoms, weights, atom_variances=np.array([[0.2], [0.6]])))
+    assert_allclose(known.mean, unknown.mean)
+    more = known.responsibilities @ [[0.2], [0.6]]
+    assert_allclose(unknown.sd**2, known.sd**2 + more)
+    assert_allclose(unknown.covariance[:, 0, 0], unknown.sd[:, 0] ** 2)
+    for post in (known, unknown):
+        low, high = post.interval(0.9)
+        assert_allclose(high - low, 2 * norm.ppf(0.95) * post.sd)
+    draws = unknown.sample(20_000, np.random.default_rng(7))
+    assert_allclose(draws.std(axis=0), unknown.sd, rtol=0.03)
 
 
-@pytest.mark.parametrize("smooth", ["discrete", "diagonal"])
-def test_what_is_kept_of_the_responsibilities_changes_nothing(
-    smooth: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = make("full", smooth)
-    monkeypatch.setattr("vaneb.posterior.KEPT", 0)
-    other = make("full", smooth)
-    for one, two in zip(kept.interval(0.9), other.interval(0.9), strict=True):
-        assert_array_equal(one, two)
+def test_what_is_not_known_of_the_population_is_part_of_the_uncertainty() -> None:
+    """Populations that differ in their centre alone: between them, plus within."""
+    likelihood = gaussian_likelihood(np.array([[0.0]]), np.ones(1), ConstantDiagonal(np.ones((1, 1))))
+    post = posterior(likelihood, Prior([[-2.0], [2.0]], [1.0, 1.0], [[1.0]], draw=[0, 1]))
+    assert_allclose(post.mean, 0.0, atol=1e-12)
+    assert_allclose(post.sd, np.sqrt(0.5 + 1.0))
+    assert_allclose(post.responsibilities, 0.5)
+    # Populations count alike, however well they predict the client: it has told them all it knows.
+    beside = gaussian_likelihood(np.array([[2.0]]), np.ones(1), ConstantDiagonal(np.ones((1, 1))))
+    assert_allclose(posterior(beside, post.prior).responsibilities, 0.5)
+    one = posterior(beside, Prior([[-2.0], [2.0]], [1.0, 1.0], [[1.0]]))
+    assert one.responsibilities[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("precision", [0.0, 1e-30, 1e-18])
+def test_a_client_that_knows_nothing_may_say_anything(precision: float) -> None:
+    far = gaussian_likelihood(np.array([[1e9]]), np.ones(1), ConstantDiagonal([[precision]]))
+    post = posterior(far, Prior([[0.0], [1.0]], [0.5, 0.5], [[0.3]]))
+    assert_allclose(post.mean, 0.5, atol=1e-6)
+    assert_allclose(post.sd**2, 0.55, rtol=1e-6)
+
+
+@pytest.mark.xfail(strict=False, reason="steps of differences grow with standard errors, without a bound")
+def test_a_covariance_function_of_a_client_that_knows_next_to_nothing() -> None:
+    post = posterior(gaussian_likelihood(ESTIMATES, 1e-7 * N, COVARIANCES["function"]), PRIORS["full"])
+    assert np.isfinite(post.sd).all()
+    assert (np.abs(post.mean - post.prior.mean) < 0.2 * np.sqrt(np.diagonal(post.prior.covariance))).all()
+    assert (post.sd > 0.5 * np.sqrt(np.diagonal(post.prior.covariance))).all()

@@ -7,7 +7,7 @@ Five clusters like those of ``problems.five``.  Four cases:
     full-function-outliers   the same, some of which may be off, as is the default
     diagonal-constant        d = 10, variances of 0.3 to 1.5 in each coordinate
 
-Every measurement has a process of its own; time is that of ``VANEB(smooth="off", outliers=0).fit(reports)``,
+Every measurement has a process of its own; time is that of ``VANEB(population="discrete", outliers=0).fit(reports)``,
 to another tolerance with ``--tol``, and of the posterior means, after a warm-up on 500 clients.  Peak memory
 is that of the whole process, data included.
 """
@@ -104,10 +104,10 @@ def measured(case: str, n_clients: int, tol: float) -> Row:
 
     warm, _ = CASES[case](500, np.random.default_rng(1))
     share = share_of(case)
-    _ = VANEB(smooth="off", outliers=share).fit(warm).personalize(warm).mean
+    _ = VANEB(population="discrete", outliers=share).fit(warm).personalize(warm).mean
     reports, theta = CASES[case](n_clients, np.random.default_rng(0))
     with_data = measure.peak_mib()
-    asked = VANEB(smooth="off", tol=tol, outliers=share)
+    asked = VANEB(population="discrete", tol=tol, outliers=share)
     model, fit_cpu, fit_wall = measure.timed(lambda: asked.fit(reports))
     mean, own_cpu, own_wall = measure.timed(lambda: model.personalize(reports).mean)
     return {

@@ -39,7 +39,7 @@ def run(options) -> Iterator[Row]:
 
     warm, _ = reports_of(100, 0)
     for chosen in SOLVERS.values():
-        VANEB(smooth="off", **chosen).fit(warm)
+        VANEB("discrete", **chosen).fit(warm)
     for n_clients in options.clients or SIZES:
         reports, theta = reports_of(n_clients, SEED)
         oracle = Oracle(Prior(*FiveCurves().atoms(200)))
@@ -49,7 +49,7 @@ def run(options) -> Iterator[Row]:
         ):
             yield {"clients": n_clients, "what": name, "rmse": rmse(posterior.mean, theta)}
         for name, chosen in SOLVERS.items():
-            model = VANEB(smooth="off", **chosen)
+            model = VANEB("discrete", **chosen)
             _, cpu, _ = measure.timed(functools.partial(model.fit, reports))
             prior = model.prior_
             looked = certify(reports.likelihood(), prior.atoms, prior.weights, np.random.default_rng(7))

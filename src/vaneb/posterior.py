@@ -178,8 +178,8 @@ class Posterior:
         plain = np.einsum("ks,ksi,ksl->kil", weight, centred, centred)
         bad = np.linalg.eigvalsh(covariance)[:, 0] <= 0.05 * np.linalg.eigvalsh(plain)[:, 0]
         covariance[bad] = plain[bad]
-        sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 1e-300))
-        old = np.sqrt(np.maximum(np.diagonal(before.covariance, axis1=1, axis2=2), 1e-300))
+        sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 1e-60))
+        old = np.sqrt(np.maximum(np.diagonal(before.covariance, axis1=1, axis2=2), 1e-60))
         third = np.einsum("ks,ksi->ki", weight, centred**3) / sd**3
         away = points - points.mean(axis=1, keepdims=True)
         skewness = third - np.mean(away**3, axis=1) / old**3
@@ -213,8 +213,14 @@ class Posterior:
 
     @cached_property
     def _point_weights(self) -> Array:
+        """(K, POINTS), sum one; none above sqrt(POINTS) times the average (Ionides 2008).
+
+        A variance function that vanishes at an edge makes the likelihood there as high as one likes; a point
+        that happens to fall on it must not speak for all.
+        """
         ratio = self._log_ratio
         weight = np.exp(ratio - ratio.max(axis=1, keepdims=True))
+        weight = np.minimum(weight, POINTS**0.5 * weight.mean(axis=1, keepdims=True))
         return weight / weight.sum(axis=1, keepdims=True)
 
     @property

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 from vaneb import VANEB, Prior, Reports
 from vaneb.covariance import by_name
 from vaneb.grouped import fit_groups
+from vaneb.population.options import Options
 from vaneb.posterior import posterior
 from vaneb.report import fit, fit_content, grouped_content, page
 from vaneb.report.calibration import probability_transforms
@@ -64,12 +65,30 @@ def test_a_given_prior_has_no_certificate_and_says_so(fitted):
     assert content["trace"] is None
 
 
+def test_a_sampled_population_shows_some_of_its_populations_and_how_sure_it_is(fitted):
+    _, _, reports = fitted
+    model = VANEB(options=Options(draws=60, burn=60, sweeps=120)).fit(reports)
+    post = model.personalize(reports)
+    content = fit_content(model, post, reports, level=0.8)
+    words = str(model.prior_).split("; ")
+    assert f"**{words[0]}** (posterior over 60 populations)" in content["sentence"]
+    assert f"**{2.8 * model.sampling_.error:.2g}**" in content["sentence"]
+    assert "certificate" not in content["sentence"]
+    assert (content["gap"], content["trace"], content["tolerance"]) == (None, None, None)
+    assert content["sampling"] is not None
+    assert_allclose(np.array(content["clients"]["lower"]).T, post.interval(0.8)[0], rtol=1e-5)
+    shown = content["prior"]
+    assert np.shape(shown["spreads"])[1:] == (2, 2)
+    assert len(shown["spreads"]) < len(model.prior_.weights)
+    assert json.loads(as_json(content))["level"] == 0.8
+
+
 def test_transforms_are_uniform_under_the_truth_and_follow_their_formula():
     rng = np.random.default_rng(1)
     truth = Prior(np.array([[1.0], [4.0]]), np.array([0.3, 0.7]), np.array([[0.2]]))
     n, clients = 5.0, 4000
     theta = truth.atoms[rng.choice(2, clients, p=truth.weights)]
-    # With a spread the noise is that at the component's centre.
+    # The noise is taken at the component's centre.
     noise = np.sqrt(theta / n + 0.2)
     reports = Reports(
         theta + noise * rng.standard_normal((clients, 1)), n=n, covariance=by_name("poisson", 1, clients)

@@ -48,7 +48,7 @@ def test_reports_prior_posterior_and_certificate():
     assert f"{post.mean[0, 0]:.4g}" in words_of(post)
     assert "<x>" in words_of(model.prior_)
     assert f"{model.certificate_.gap:.3g}" in words_of(model.certificate_)
-    assert words_of(VANEB()).startswith("VANEBsolver'certified'")
+    assert words_of(VANEB()).startswith("VANEBpopulation'auto'")
     assert f"{model.certificate_.gap:.3g}" in words_of(model)
     assert words_of(Local()) == "Local"
 

@@ -46,6 +46,7 @@ class RemoteLikelihood:
         return False
 
     is_gaussian: ClassVar[bool] = True
+    is_report: ClassVar[bool] = True
 
     @property
     def n_clients(self) -> int:

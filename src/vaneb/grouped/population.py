@@ -82,7 +82,7 @@ def model_basis(columns_basis: Array, dimension: int) -> Array:
 def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
-    By more than a standard error of the average over clients, whose losses are compared one by one.
+    By more than two standard errors of the average over clients, whose losses are compared one by one.
     """
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
     if rows.n_clients < FEWEST:
@@ -99,7 +99,7 @@ def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) 
             losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)
         gains.append(losses[0] - losses[1])
     gain = np.mean(gains, axis=0)
-    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+    return bool(gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
 def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:

@@ -56,6 +56,7 @@ class ContaminatedGaussian:
     """
 
     is_gaussian: ClassVar[bool] = False
+    is_report: ClassVar[bool] = False
 
     usual: FunctionGaussian
     other: ConstantGaussian

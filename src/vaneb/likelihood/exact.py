@@ -79,6 +79,7 @@ class ExactLikelihood:
 
     cheap: ClassVar[bool] = False
     is_gaussian: ClassVar[bool] = False
+    is_report: ClassVar[bool] = False
 
     rows: GroupedRows
     family: Family

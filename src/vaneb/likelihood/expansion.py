@@ -57,8 +57,24 @@ def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
 
 
 def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
-    """Each client's likeliest theta, (K, d), if the population were N(mean, covariance)."""
+    """Where each client would be, (K, d), if the population were N(mean, covariance).
+
+    Its likeliest theta; for reports the posterior mean with the covariance that the report has there, since
+    a variance that vanishes at the edge of a range (0 of 12) puts the likeliest theta on the edge.
+    """
     inverse = np.linalg.inv(covariance)
+
+    def aim_of(view: ConstantGaussian) -> Array:
+        precision = view.base_precision
+        precision = precision if precision.ndim == 3 else precision[:, :, None] * np.eye(len(mean))
+        right = np.einsum("kij,kj->ki", precision, view.estimates) + inverse @ mean
+        return np.linalg.solve(precision + inverse, right[:, :, None])[:, :, 0]
+
+    if likelihood.is_report:
+        points = np.tile(mean, (likelihood.n_clients, 1))
+        for _ in range(STEPS):
+            points = aim_of(likelihood.expanded(points))
+        return points
 
     def height(points: Array) -> Array:
         away = points - mean
@@ -70,11 +86,7 @@ def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array
     points = np.where((other > best)[:, None], own, points)
     best = np.maximum(best, np.where(np.isfinite(other), other, -np.inf))
     for _ in range(STEPS):
-        view = likelihood.expanded(points)
-        precision = view.base_precision
-        right = np.einsum("kij,kj->ki", precision, view.estimates) + inverse @ mean
-        aim = np.linalg.solve(precision + inverse, right[:, :, None])[:, :, 0]
-        step, rising = aim - points, np.ones(len(points), dtype=bool)
+        step, rising = aim_of(likelihood.expanded(points)) - points, np.ones(len(points), dtype=bool)
         for _ in range(HALVINGS):
             found = height(points + step)
             rising = found >= best - 1e-9 * np.abs(best)

@@ -84,6 +84,7 @@ class ConstantGaussian:
 
     cheap: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = True
+    is_report: ClassVar[bool] = True
 
     estimates: Array
     base_precision: Array

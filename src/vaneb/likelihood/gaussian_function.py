@@ -47,6 +47,7 @@ class FunctionGaussian:
     """
 
     is_gaussian: ClassVar[bool] = False
+    is_report: ClassVar[bool] = True
 
     estimates: Array
     n: Array
@@ -232,9 +233,10 @@ class FunctionGaussian:
         return self._log_density(points[:, None, :])[:, 0]
 
     def expanded(self, points: Array | None) -> ConstantGaussian:
-        from vaneb.likelihood.expansion import by_differences
-
-        return by_differences(self, self.estimates if points is None else points)
+        """The report with its covariance at ``points``; where it depends on theta, a fair proposal."""
+        points = self.estimates if points is None else points
+        made = ConstantGaussian(self.estimates, self._precision(points[:, None, :])[:, 0])
+        return replace(made, offset=self.at(points) - made.at(points))
 
     def local_estimates(self) -> Array:
         return self.estimates

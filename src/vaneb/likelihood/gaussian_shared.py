@@ -26,6 +26,7 @@ class SharedGaussian:
 
     cheap: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
+    is_report: ClassVar[bool] = True
 
     estimates: Array
     n: Array
@@ -116,9 +117,10 @@ class SharedGaussian:
         return self._constant + 0.5 * (np.log(unit) - self.n[:, None] * unit * e * e).sum(axis=1)
 
     def expanded(self, points: Array | None) -> ConstantGaussian:
-        from vaneb.likelihood.expansion import by_differences
-
-        return by_differences(self, self.estimates if points is None else points)
+        """The report with its covariance at ``points``; where it depends on theta, a fair proposal."""
+        points = self.estimates if points is None else points
+        made = ConstantGaussian(self.estimates, self.covariance.shared_precision(points) * self.n[:, None])
+        return replace(made, offset=self.at(points) - made.at(points))
 
     def local_estimates(self) -> Array:
         return self.estimates

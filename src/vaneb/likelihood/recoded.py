@@ -30,6 +30,10 @@ class Recoded:
         return self.clients.is_gaussian
 
     @property
+    def is_report(self) -> bool:
+        return self.clients.is_report
+
+    @property
     def n_clients(self) -> int:
         return self.clients.n_clients
 

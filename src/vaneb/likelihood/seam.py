@@ -79,6 +79,11 @@ class Likelihood(Protocol):
         ...
 
     @property
+    def is_report(self) -> bool:
+        """Whether ``expanded`` is the client's report with its covariance at the point."""
+        ...
+
+    @property
     def n_clients(self) -> int: ...
 
     @property

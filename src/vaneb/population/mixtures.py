@@ -160,7 +160,7 @@ def draw_population(
             new_roots[j] = _lower(_inverse_wishart_root(rng, new_scales[j] * np.diag(shape), freedom))
             continue
         i = order[j]
-        n, s = count[i], first[i]
+        n, s = count[i], first[i] + count[i] * centres[i]
         covariance = _symmetric(np.linalg.inv(pull + n * inverse[j]))
         centre = covariance @ (pull @ middle + inverse[j] @ s)
         centre = centre + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
@@ -169,8 +169,12 @@ def draw_population(
             trace += shape[a] * inverse[j, a, a]
         # p(c | S_j): flat prior in c, spacing of the grid, inverse Wishart density
         c = grid[_picked(rng, log_grid + 0.5 * freedom * d * log_grid - 0.5 * grid * trace)]
-        cross = np.outer(centre, s)
-        scatter = second[i] - cross - cross.T + n * np.outer(centre, centre) + c * np.diag(shape)
+        # about the new centre, from moments about the old one
+        moved = centre - centres[i]
+        cross = np.outer(moved, first[i])
+        scatter = second[i] - cross - cross.T + n * np.outer(moved, moved) + c * np.diag(shape)
+        for a in range(d):
+            scatter[a, a] *= 1 + 1e-10
         new_centres[j], new_scales[j] = centre, c
         new_roots[j] = _lower(_inverse_wishart_root(rng, _symmetric(scatter), freedom + n))
     return weights, new_centres, new_roots, new_scales, used, middle, between, shape, concentration

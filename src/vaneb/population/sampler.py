@@ -35,6 +35,8 @@ from vaneb.prior import Prior
 T = TypeVar("T", Moves, Sums)
 #: Called with (what is being done, steps done, steps expected).
 Progress = Callable[[str, int, int], None]
+#: Variance that is added to clients' noise while the population is learnt, in that of the population.
+SOFT = 1e-4
 #: Clients whose estimates tell the Monte Carlo error, and batches of draws that it is taken from.
 WATCHED, BATCHES = 100, 20
 
@@ -127,6 +129,8 @@ class _Chain:
         self.view = view
         self.x = self.units.estimates(view.estimates)
         self.precision = self.units.precisions(view.base_precision)
+        if self.likelihood.is_gaussian:
+            self.precision = _softened(self.precision)
         self.theta = np.zeros_like(self.x)
         self.component = np.zeros(self.n, dtype=np.int64)
         self.log_ratio = np.full(self.n, -np.inf)
@@ -161,7 +165,7 @@ class _Chain:
         x, precision = self.x[rows], self.precision[rows]
         component, theta = self._draw_clients(population, rows)
         sums = _added(
-            lambda part: Sums(*kernels.add_up(component[part], theta[part], len(population.weights))), len(x)
+            lambda part: Sums(*kernels.add_up(component[part], theta[part], population.centres)), len(x)
         )
         order = np.argsort(-sums.clients, kind="stable")
         drawn = Mixture(
@@ -290,7 +294,7 @@ class _Chain:
             means.append(mean)
             totals = totals + np.diagonal(covariance, axis1=1, axis2=2) / batches
         spread = np.std(means, axis=0, ddof=1)
-        sd = np.sqrt(totals + spread**2)
+        sd = np.sqrt(np.maximum(totals, 0.0) + spread**2)
         return float(np.quantile(spread / np.sqrt(batches) / np.where(sd > 0, sd, 1.0), 0.95))
 
     def _in_units(self, one: Mixture) -> Components:
@@ -308,6 +312,14 @@ class _Chain:
             covariances = np.concatenate([covariances, broad[None]])
         centres = self.units.centre + scale * centres
         return weights / weights.sum(), centres, covariances * scale[:, None] * scale
+
+
+def _softened(precision: Array) -> Array:
+    """(P^{-1} + SOFT I)^{-1}: a client that knows itself to the last digit would pin the population."""
+    if precision.shape[2] == 1:
+        return precision / (1 + SOFT * precision)
+    d = precision.shape[1]
+    return np.ascontiguousarray(np.linalg.solve(np.eye(d) + SOFT * precision, precision))
 
 
 def _added(function: Callable[[slice], T], n_clients: int) -> T:

@@ -42,7 +42,7 @@ class Moves(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Over the clients of each of J components: how many, and first and second moments of theta."""
+    """Over the clients of each of J components: how many, and moments of theta about its present centre."""
 
     clients: Array
     """(J,)"""
@@ -183,17 +183,18 @@ def uniforms(keys, sweep, out):
 
 
 @njit(cache=True, nogil=True)
-def add_up(component, theta, m):
+def add_up(component, theta, centres):
     """``Sums`` over clients."""
-    d = theta.shape[1]
+    m, d = centres.shape
     count, first, second = np.zeros(m), np.zeros((m, d)), np.zeros((m, d, d))
     for k in range(len(component)):
         j = component[k]
         count[j] += 1
         for i in range(d):
-            first[j, i] += theta[k, i]
+            u = theta[k, i] - centres[j, i]
+            first[j, i] += u
             for a in range(d):
-                second[j, i, a] += theta[k, i] * theta[k, a]
+                second[j, i, a] += u * (theta[k, a] - centres[j, a])
     return count, first, second
 
 
@@ -263,7 +264,7 @@ def posterior_moments(
         most = max(most, starts[r + 1] - starts[r])
     log_p, means, solved = np.empty(most), np.empty((most, d)), np.empty((most, d, d))
     factor, b, e, pe, product = np.empty((d, d)), np.empty(d), np.empty(d), np.empty(d), np.empty((d, d))
-    second, average = np.empty((d, d)), np.empty(d)
+    second, average, origin = np.empty((d, d)), np.empty(d), np.empty(d)
     for k in range(n):
         log_sum, own[k] = -np.inf, 0.0
         average[:] = 0.0
@@ -277,6 +278,8 @@ def posterior_moments(
                 )
                 _solve(roots[j], centres[j], factor, b, solved[i], means[i])
                 top = max(top, log_p[i])
+            if r == 0:
+                origin[:] = means[0]  # moments about a point nearby keep their digits
             total = 0.0
             for i in range(starts[r + 1] - starts[r]):
                 log_p[i] = math.exp(log_p[i] - top)
@@ -291,15 +294,15 @@ def posterior_moments(
                 if not shared[starts[r] + i]:
                     own[k] += p
                 for a in range(d):
-                    average[a] += p * (means[i, a] - x[k, a])
+                    average[a] += p * (means[i, a] - origin[a])
                     for c in range(a + 1):
-                        s = (means[i, a] - x[k, a]) * (means[i, c] - x[k, c])
+                        s = (means[i, a] - origin[a]) * (means[i, c] - origin[c])
                         for q in range(d):
                             s += solved[i, q, a] * solved[i, q, c]
                         second[a, c] += p * s
         log_f[k] = log_sum - math.log(n_draws)
         for a in range(d):
-            mean[k, a] = x[k, a] + average[a]
+            mean[k, a] = origin[a] + average[a]
             for c in range(a + 1):
                 covariance[k, a, c] = second[a, c] - average[a] * average[c]
                 covariance[k, c, a] = covariance[k, a, c]

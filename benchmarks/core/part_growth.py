@@ -7,7 +7,7 @@ Five clusters like those of ``problems.five``.  Four cases:
     full-function-outliers   the same, some of which may be off, as is the default
     diagonal-constant        d = 10, variances of 0.3 to 1.5 in each coordinate
 
-Every measurement has a process of its own; time is that of ``VANEB(population="discrete", outliers=0).fit(reports)``,
+Every measurement has a process of its own; time is that of ``VANEB("discrete", outliers=0).fit(reports)``,
 to another tolerance with ``--tol``, and of the posterior means, after a warm-up on 500 clients.  Peak memory
 is that of the whole process, data included.
 """

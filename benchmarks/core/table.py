@@ -117,7 +117,7 @@ PARTS: dict[str, Part] = {
     ),
     "growth": Part(
         "Growth",
-        '`VANEB(population="discrete", outliers=0).fit(reports)` and posterior means, each size in its own process.'
+        '`VANEB("discrete", outliers=0).fit(reports)` and posterior means, each size in its own process.'
         " *Times linear* is the time per client relative to the next smaller size. Aims: 1.2, and 3,072 MiB"
         " at 10^6 clients. *Given up* is the average log-likelihood that the fit forgoes, knowingly, by not"
         " giving an atom to a client that would have it to itself.",

@@ -119,7 +119,9 @@ def test_what_is_downloaded_is_what_was_written(driver, page):
         written = {row["client"]: row for row in csv.DictReader(file)}
     assert {row["client"] for row in rows} == written.keys()
     for row in rows:
-        np.testing.assert_allclose(float(row["theta_1"]), float(written[row["client"]]["theta_1"]), rtol=1e-4)
+        there = written[row["client"]]
+        # The table is rounded to a thousandth of a standard deviation or finer.
+        assert abs(float(row["theta_1"]) - float(there["theta_1"])) <= 1e-3 * float(there["sd_1"])
         assert row["flag"] == written[row["client"]]["flag"]
 
 

@@ -82,7 +82,8 @@ def model_basis(columns_basis: Array, dimension: int) -> Array:
 def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
-    By more than two standard errors of the average over clients, whose losses are compared one by one.
+    By more than a standard error of the average over clients, whose losses are compared one by one; and only
+    where either half of the rows is sure that there are groups.
     """
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
     if rows.n_clients < FEWEST:
@@ -93,13 +94,15 @@ def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) 
         losses = []
         for kind in ("gaussian", "mixture"):
             model = VANEB(kind, seed=seed, options=QUICK).fit(Recoded(clients, basis))
+            if kind == "mixture" and model.prior_.group_counts()[0] < 2:
+                return False
             after = posterior(clients, model.prior_.mapped(basis))
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
             loss = row_losses(family.name, second.response, mean)
             losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)
         gains.append(losses[0] - losses[1])
     gain = np.mean(gains, axis=0)
-    return bool(gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)))
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
 def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:

@@ -149,7 +149,7 @@ def test_secure_sums_between_processes_give_the_plain_result(story):
     atoms, weights, spread = crowded(atoms, weights, len(NAMES))
     np.testing.assert_allclose(prior.weights, weights, atol=2e-5)
     np.testing.assert_allclose(prior.atoms, atoms, atol=5e-3)
-    np.testing.assert_allclose(prior.spread, spread, atol=5e-3)
+    np.testing.assert_allclose(prior.covariances[0], spread, atol=5e-3)
 
 
 def test_all_that_secure_aggregation_sends_is_counted(story):

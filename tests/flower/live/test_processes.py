@@ -40,7 +40,7 @@ BAD = {
     "sleepy": "sleep",
 }
 EARLY = (*HONEST, *LIARS, *BAD)
-SECRET = "-31415"
+SECRET = "-314159265358979"
 TIMEOUT = 90.0
 SETTINGS = Settings(
     formula="y ~ x",

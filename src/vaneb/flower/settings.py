@@ -31,8 +31,8 @@ class Settings:
     dispersion : noise of the gaussian and gamma families; 0 lets every client estimate its own.
     likelihood : what is evaluated at the client: its "covariance" function or its "exact" likelihood.
     parameters : names that every client must report, separated by commas; "" takes what most of them report.
-    population, solver, tol, iterations, seed : as of ``vaneb.VANEB``; by default reports are fitted by the
-        certified solver, and Algorithm 1 is used where clients are asked again and again.
+    population, solver, tol, iterations, seed : as of ``vaneb.VANEB``; by default reports give a posterior
+        over mixtures, and Algorithm 1 is used where clients are asked again and again.
     nodes : clients to wait for before the first question.
     wait : seconds that the server waits for them.
     timeout : seconds that one exchange may take.

@@ -15,7 +15,6 @@ from vaneb.semidefinite import (
     log_pseudo_determinant,
     rank_of,
     root_of,
-    smoothed_precision,
     solve_ridged,
     standard_errors,
     unknown_part,
@@ -64,16 +63,6 @@ def test_generalised_inverses_and_roots(rank: int, seed: int, scaled: bool) -> N
     inverse, root = generalised_inverse(precision), root_of(precision)
     assert_allclose(precision @ inverse @ precision / outer, precision / outer, atol=1e-5)
     assert_allclose(root @ np.swapaxes(root, 1, 2) / outer, precision / outer, atol=1e-9)
-
-
-@pytest.mark.parametrize("rank", range(4))
-def test_smoothed_precisions(rank: int) -> None:
-    precision, root = matrices(rank), np.random.default_rng(2).normal(size=(3, 3))
-    spread = root @ root.T
-    smoothed, log_determinant = smoothed_precision(precision, spread)
-    shift = np.eye(3) + precision @ spread
-    assert_allclose(smoothed, np.linalg.solve(shift, precision), rtol=1e-7, atol=1e-9)
-    assert_allclose(log_determinant, np.linalg.slogdet(shift)[1], rtol=1e-9, atol=1e-12)
 
 
 def test_covariances_of_what_the_data_leave_open() -> None:

@@ -96,19 +96,6 @@ def root_of(precision: Array) -> Array:
     return scale[:, :, None] * root
 
 
-def smoothed_precision(precision: Array, spread: Array) -> tuple[Array, Array]:
-    """(P^{-1} + Gamma)^{-1} on the range of P, (K, d, d), and log det(I + P Gamma), (K,).
-
-    With P = R R' these are R A^{-1} R' and log det A for the symmetric A = I + R' Gamma R.
-    """
-    root = root_of(precision)
-    transposed = np.swapaxes(root, 1, 2)
-    inner = np.linalg.cholesky(np.eye(len(spread)) + transposed @ spread @ root)
-    half = np.linalg.solve(inner, transposed)
-    log_determinant = 2 * np.log(np.diagonal(inner, axis1=1, axis2=2)).sum(axis=1)
-    return np.asarray(np.swapaxes(half, 1, 2) @ half, dtype=np.float64), log_determinant
-
-
 def covariance_of_estimates(precision: Array) -> Array:
     """Covariances (K, d, d) of estimates with these precisions, (K, d) or (K, d, d).
 

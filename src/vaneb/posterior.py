@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.expansion import view_of
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.population import sweep as kernels
+from vaneb.population import conditioning as kernels
+from vaneb.population.conditioning import components_of, moments_of
+from vaneb.population.lanes import Lanes, lanes_of
 from vaneb.prior import Prior
 from vaneb.quantiles import quantiles_of_block
 from vaneb.semidefinite import rank_of
@@ -105,14 +107,13 @@ class Posterior:
     def _view(self) -> ConstantGaussian:
         return view_of(self.likelihood, self.prior)
 
-    def _gaussian(self, rows: slice) -> tuple[Array, ...]:
-        """Arguments of the kernels for a block of clients."""
-        view, prior = self._view, self.prior
-        precision = view.base_precision[rows]
-        precision = precision[:, :, None] if precision.ndim == 2 else precision
-        logs = np.log(np.maximum(prior.weights * prior.populations, 1e-300))
-        x = np.ascontiguousarray(view.estimates[rows])
-        return x, np.ascontiguousarray(precision), logs, prior.atoms, prior.roots
+    def _lanes(self, rows: slice) -> Lanes:
+        """A block of clients as the kernels take them."""
+        return lanes_of(self._view.estimates[rows], self._view.base_precision[rows])
+
+    @cached_property
+    def _components(self) -> tuple[Array, Array]:
+        return components_of(self.prior.atoms, self.prior.roots)
 
     @property
     def _size(self) -> int:
@@ -127,11 +128,16 @@ class Posterior:
         return Summary(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _of_components(self, rows: slice) -> Summary:
-        arguments, prior = self._gaussian(rows), self.prior
-        k, d = arguments[0].shape
-        made = Summary(np.empty(k), np.empty((k, d)), np.empty((k, d, d)), np.empty(k))
-        moments: Any = kernels.posterior_moments
-        moments(*arguments, prior.starts, prior.shared, *made)
+        prior = self.prior
+        made = Summary(
+            *moments_of(
+                self._lanes(rows),
+                prior.weights * prior.populations,
+                *self._components,
+                prior.starts,
+                prior.shared,
+            )
+        )
         return made._replace(log_marginal=made.log_marginal + self._view.constant[rows])
 
     def _of_atoms(self, rows: slice) -> Summary:
@@ -190,13 +196,15 @@ class Posterior:
     @cached_property
     def _points(self) -> Array:
         """(K, POINTS, d)"""
-        uniform, normal = _spread_points(self.prior.dimension)
+        uniform, normal = _spread_points(self.prior.roots.shape[2])
         theta = np.empty((len(self), POINTS, self.prior.dimension))
 
         def block(rows: slice) -> None:
-            x, precision, _, centres, roots = self._gaussian(rows)
-            shares = self._raw_pieces(rows).shares
-            kernels.posterior_points(x, precision, centres, roots, shares, uniform, normal, theta[rows])
+            clients, shares = self._lanes(rows), self._raw_pieces(rows).shares
+            kernels.posterior_points(
+                clients.clients, clients.x, clients.precision, *self._components, shares, uniform[None],
+                normal[None], theta[rows],
+            )  # fmt: skip
 
         list(map_blocks(block, len(self), self._size))
         return theta
@@ -238,11 +246,13 @@ class Posterior:
             shares /= shares.sum(axis=1, keepdims=True)
             variance = np.zeros_like(prior.atoms) if prior.atom_variances is None else prior.atom_variances
             return Pieces(shares, prior.atoms[None], variance[None])
-        arguments = self._gaussian(rows)
-        k, m, d = len(arguments[0]), *prior.atoms.shape
+        clients = self._lanes(rows)
+        k, m, d = clients.clients, *prior.atoms.shape
         made = Pieces(np.empty((k, m)), np.empty((k, m, d)), np.empty((k, m, d)))
-        components: Any = kernels.posterior_components
-        components(*arguments, prior.starts, *made)
+        logs = np.log(np.maximum(prior.weights * prior.populations, 1e-300))
+        kernels.posterior_components(
+            k, clients.x, clients.precision, logs, *self._components, prior.starts, *made
+        )
         return made
 
     def _pieces(self, rows: slice) -> Pieces:
@@ -370,18 +380,15 @@ class Posterior:
                     noise = rng.standard_normal((len(shares), self.prior.dimension))
                     draws[s, rows] = atoms[0][pick] + np.sqrt(variance[0][pick]) * noise
                 continue
-            x, precision, _, centres, roots = self._gaussian(rows)
-            shares = self._raw_pieces(rows).shares
-            theta = np.empty((len(x), size, x.shape[1]))
-            uniform = np.sort(rng.random(size))
-            normal = rng.standard_normal((size, x.shape[1]))
-            for k in range(len(x)):  # every client its own random numbers
-                uniform, normal = np.sort(rng.random(size)), rng.standard_normal((size, x.shape[1]))
-                one = slice(k, k + 1)
-                kernels.posterior_points(
-                    x[one], precision[one], centres, roots, shares[one], uniform, normal, theta[one]
-                )
-                rng.shuffle(theta[k])
+            clients, shares = self._lanes(rows), self._raw_pieces(rows).shares
+            n, r = len(shares), self.prior.roots.shape[2]
+            theta = np.empty((n, size, self.prior.dimension))
+            kernels.posterior_points(
+                n, clients.x, clients.precision, *self._components, shares,
+                np.sort(rng.random((n, size)), axis=1), rng.standard_normal((n, size, r)), theta,
+            )  # fmt: skip
+            order = rng.permuted(np.tile(np.arange(size), (n, 1)), axis=1)
+            theta = np.take_along_axis(theta, order[:, :, None], axis=1)
             if not self._exact:
                 before, after, stretch, _ = (column[rows][:, None, :] for column in self._corrected[1])
                 theta = after + (theta - before) * stretch

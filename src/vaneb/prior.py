@@ -152,10 +152,15 @@ class Prior:
 
     @cached_property
     def roots(self) -> Array:
-        """Lower triangular L_j with L_j L_j' = S_j, (m, d, d); zero for atoms."""
+        """R_j with R_j R_j' = S_j, (m, d, r): r columns for the coordinates in which clients differ.
+
+        Lower triangular: the column of a coordinate is zero in the rows before it.
+        """
         if self.covariances is None:
-            return np.zeros((*self.atoms.shape, self.dimension))
-        unit, scale = unit_diagonal(self.covariances)
+            return np.zeros((*self.atoms.shape, 0))
+        varying = np.flatnonzero((np.diagonal(self.covariances, axis1=1, axis2=2) > 0).any(axis=0))
+        roots = np.zeros((*self.atoms.shape, len(varying)))
+        unit, scale = unit_diagonal(self.covariances[:, varying[:, None], varying])
         values, vectors = np.linalg.eigh(unit)
         half = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         upper = np.linalg.qr(np.swapaxes(half, 1, 2), mode="r")
@@ -163,7 +168,8 @@ class Prior:
             np.swapaxes(upper, 1, 2)
             * np.sign(np.where(np.diagonal(upper, axis1=1, axis2=2) < 0, -1.0, 1.0))[:, None, :]
         )
-        return np.ascontiguousarray(scale[:, :, None] * lower)
+        roots[:, varying] = scale[:, :, None] * lower
+        return roots
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:

@@ -14,9 +14,34 @@ import numpy as np
 from numba import njit
 
 from vaneb.likelihood.seam import Array
+from vaneb.vector_math import exponentials
 
 #: Components below this share of a client's posterior do not move a quantile that anyone reads.
 NEGLIGIBLE = 1e-7
+
+
+@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+def _below(x, used, at, width, share, z, bell):
+    """Probability below x, and the density there times sqrt(2 pi).
+
+    The normal distribution function to 1e-7 (Abramowitz and Stegun 26.2.17), from the same exponentials.
+    """
+    for q in range(used):
+        z[q] = (x - at[q]) * width[q]
+        bell[q] = -0.5 * z[q] * z[q]
+    exponentials(bell, used, bell)
+    below, density = 0.0, 0.0
+    for q in range(used):
+        t = 1.0 / (1.0 + 0.2316419 * abs(z[q]))
+        tail = (
+            0.3989422804014327
+            * bell[q]
+            * t
+            * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+        )
+        below += share[q] * (tail if z[q] < 0 else 1.0 - tail)
+        density += share[q] * bell[q] * width[q]
+    return below, density
 
 
 @njit(cache=True, nogil=True)
@@ -29,11 +54,13 @@ def mixture_quantiles(shares, means, variances, centre, sd, probabilities, start
     n_clients, m = shares.shape
     d = means.shape[2]
     index, at, width = np.empty(m, dtype=np.int64), np.empty(m), np.empty(m)
+    share, z, bell = np.empty(m), np.empty(m), np.empty(m)
     for k in range(n_clients):
         used, total = 0, 0.0
         for j in range(m):
             if shares[k, j] > NEGLIGIBLE:
                 index[used] = j
+                share[used] = shares[k, j]
                 used += 1
                 total += shares[k, j]
         for i in range(d):
@@ -49,11 +76,7 @@ def mixture_quantiles(shares, means, variances, centre, sd, probabilities, start
                 if not low < x < high:
                     x = 0.5 * (low + high)
                 for _ in range(60):
-                    below, density = 0.0, 0.0
-                    for q in range(used):
-                        z = (x - at[q]) * width[q]
-                        below += shares[k, index[q]] * 0.5 * math.erfc(-z * 0.7071067811865476)
-                        density += shares[k, index[q]] * math.exp(-0.5 * z * z) * width[q]
+                    below, density = _below(x, used, at, width, share, z, bell)
                     error = below - probabilities[p] * total
                     if error > 0:
                         high = x

@@ -28,24 +28,28 @@ CONCENTRATION = (0.5, 6.0)
 
 
 class Mixture(NamedTuple):
-    """Components, those with clients first, and what they have in common."""
+    """Components, those with clients first, and what they have in common.
+
+    Coordinates in which clients differ are ``varying`` ones, r of D; the others have the same value in all
+    centres, and roots are zero there.
+    """
 
     weights: Array
     """(J,)"""
     centres: Array
-    """(J, d)"""
+    """(J, D)"""
     roots: Array
-    """(J, d, d), lower triangular, S_j = L_j L_j'."""
+    """(J, D, r), S_j = R_j R_j'; lower triangular in the varying coordinates."""
     scales: Array
     """c_j, (J,)"""
     occupied: int
     """Components that have clients; the others are offers, and together stand for groups not yet seen."""
     middle: Array
-    """m, (d,)"""
+    """m, (r,)"""
     between: Array
-    """A root of Omega, (d, d)."""
+    """A root of Omega, (r, r)."""
     shape: Array
-    """4 b, (d,)"""
+    """4 b, (r,)"""
     concentration: float
 
 
@@ -181,8 +185,8 @@ def draw_population(
 
 
 @njit(cache=True)
-def draw_moves(rng, square, cross, total, product, right, shape, middle, between):
-    """A stretch (d,) of all components and new centres (J, d), given how clients stand to their centres.
+def draw_moves(rng, square, cross, total, product, right, centres, shape, middle, between):
+    """A stretch (r,) of all components and moves of centres (J, r), given how clients stand to them.
 
     Components and shape are stretched together, so the prior of delta is that of the shape: N(0, REACH^2 /
     2b).
@@ -192,9 +196,9 @@ def draw_moves(rng, square, cross, total, product, right, shape, middle, between
     for_delta = _symmetric(for_delta)
     delta = for_delta @ cross + np.linalg.cholesky(for_delta) @ _gaussian(rng, d)
     pull = np.linalg.inv(between @ between.T)
-    centres = np.empty(right.shape)
+    moves = np.empty(right.shape)
     for j in range(len(right)):
         covariance = _symmetric(np.linalg.inv(pull + total[j]))
-        centre = covariance @ (pull @ middle + right[j] - product[j] @ delta)
-        centres[j] = centre + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
-    return delta, centres
+        move = covariance @ (pull @ (middle - centres[j]) + right[j] - product[j] @ delta)
+        moves[j] = move + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
+    return delta, moves

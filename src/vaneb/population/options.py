@@ -29,9 +29,9 @@ class Options:
 
     draws: int = 400
     burn: int = 200
-    sweeps: int = 8_000
-    effort: float = 1.5e7
-    accuracy: float = 0.035
+    sweeps: int = 20_000
+    effort: float = 3e7
+    accuracy: float = 0.03
     groups: int = 60
     spare: int = 3
     first_clients: int = 3_000

@@ -16,25 +16,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import BLOCK_CLIENTS, map_blocks, one_blas_thread
+from vaneb.blocks import map_blocks, one_blas_thread
 from vaneb.likelihood.expansion import view_under
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.seam import Array, Likelihood, as_matrices
 from vaneb.population import sweep as kernels
+from vaneb.population.conditioning import components_of, moments_of
+from vaneb.population.lanes import LANES, in_a_row, lanes_of, side_by_side
 from vaneb.population.mixtures import Mixture, draw_moves, draw_population
 from vaneb.population.options import Options
-from vaneb.population.sweep import Moves, Sums
+from vaneb.population.start import first_mixture
 from vaneb.population.units import units_of, wide_view
 from vaneb.prior import Prior
 
-T = TypeVar("T", Moves, Sums)
 #: Called with (what is being done, steps done, steps expected).
 Progress = Callable[[str, int, int], None]
+#: Blocks of lanes in one piece of work for a thread.
+BLOCK_LANES = 128
 #: Variance that is added to clients' noise while the population is learnt, in that of the population.
 SOFT = 1e-4
 #: Clients whose estimates tell the Monte Carlo error, and batches of draws that it is taken from.
@@ -83,16 +85,22 @@ def sample_populations(
     options: Options | None = None,
     names: tuple[str, ...] = (),
     progress: Progress | None = None,
+    varying: NDArray[np.bool_] | None = None,
 ) -> tuple[Prior, Sampling]:
     """Populations drawn from their posterior given the clients behind ``likelihood``.
 
     ``single``: only populations of one Gaussian component.
+    ``varying`` (D,): in which coordinates clients differ; all unless told.  In the others all have the same
+    value, which is not known either.
     """
     options = options or Options()
     with one_blas_thread():
         first = likelihood.expanded(None)
         order = canonical_order(first)
-        chain = _Chain(likelihood.take(order), first.take(order), single, seed, options)
+        differ = (
+            np.ones(likelihood.dimension, dtype=bool) if varying is None else np.asarray(varying, dtype=bool)
+        )
+        chain = _Chain(likelihood.take(order), first.take(order), single, seed, options, differ)
         kept, sampling = chain.run(progress)
     weights = np.concatenate([w for w, _, _ in kept]) / len(kept)
     draw = np.repeat(np.arange(len(kept)), [len(w) for w, _, _ in kept])
@@ -110,12 +118,22 @@ class _Chain:
     """One chain of sweeps, with the clients in canonical order."""
 
     def __init__(
-        self, likelihood: Likelihood, view: ConstantGaussian, single: bool, seed: int, options: Options
+        self,
+        likelihood: Likelihood,
+        view: ConstantGaussian,
+        single: bool,
+        seed: int,
+        options: Options,
+        varying: NDArray[np.bool_],
     ) -> None:
         self.likelihood, self.options, self.n = likelihood, options, likelihood.n_clients
-        self.most, self.spare = (1, 0) if single else (options.groups, options.spare)
+        self.varying, self.shared = np.flatnonzero(varying), np.flatnonzero(~varying)
+        self.most, self.spare = (1, 0) if single or not varying.any() else (options.groups, options.spare)
         self.rng = np.random.default_rng([seed, 2])
-        self.keys = np.random.default_rng([seed, 1]).integers(0, 2**63, self.n).astype(np.uint64)
+        keys = np.random.default_rng([seed, 1]).integers(0, 2**63, self.n).astype(np.uint64)
+        filled = np.zeros(-(-self.n // LANES) * LANES, dtype=np.uint64)
+        filled[: self.n] = keys
+        self.keys = filled.reshape(-1, LANES)
         self.grid = np.geomspace(options.smallest_scale**2, 1.0, 6)
         self.sweeps, self.accepted, self.proposed = 0, 0, 0
         self.units = units_of(view)
@@ -127,80 +145,113 @@ class _Chain:
     def see(self, view: ConstantGaussian) -> None:
         """Take the Gaussian ``view`` for the clients, or for what proposes their thetas."""
         self.view = view
-        self.x = self.units.estimates(view.estimates)
-        self.precision = self.units.precisions(view.base_precision)
+        precision = self.units.precisions(view.base_precision)
         if self.likelihood.is_gaussian:
-            self.precision = _softened(self.precision)
-        self.theta = np.zeros_like(self.x)
-        self.component = np.zeros(self.n, dtype=np.int64)
+            precision = _softened(precision)
+        self.lanes = lanes_of(self.units.estimates(view.estimates), precision)
+        self.theta = np.zeros(view.estimates.shape)
         self.log_ratio = np.full(self.n, -np.inf)
 
-    def start(self) -> Mixture:
-        """Groups around clients that are spread over all of them."""
-        d = self.x.shape[1]
-        many = 1 if self.most == 1 else int(np.clip(round(1.5 * self.n ** (1 / 3)), 4, self.most))
-        near = np.clip(self.x, -5, 5)
-        centres = 0.5 * near[self.rng.choice(self.n, many)] if many > 1 else near.mean(axis=0, keepdims=True)
-        roots = np.tile(np.eye(d) * (0.5 if many > 1 else 1.0), (many, 1, 1))
-        return Mixture(
-            np.full(many, 1 / many),
-            centres,
-            roots,
-            np.ones(many),
-            many,
-            np.zeros(d),
-            np.eye(d),
-            np.ones(d),
-            0.3,
-        )
+    def some(self, blocks: slice) -> NDArray[np.intp]:
+        """Clients in some of the blocks of lanes."""
+        number = np.arange(len(self.keys))[blocks]
+        clients = (number[:, None] * LANES + np.arange(LANES)).ravel()
+        return clients[clients < self.n]
 
-    def step(self, population: Mixture, rows: slice) -> Mixture:
-        """One sweep over some of the clients.
+    def start(self, blocks: slice) -> Mixture:
+        few = self.some(blocks)
+        x, precision = in_a_row(self.lanes.x, self.n)[few], in_a_row(self.lanes.precision, self.n)[few]
+        population = first_mixture(
+            lanes_of(x, precision), self.varying, self.most, lambda count: self.rng.choice(len(few), count)
+        )
+        if len(self.shared):
+            population.centres[:, self.shared] = np.average(
+                x[:, self.shared], axis=0, weights=_diagonal(precision, x.shape[1])[:, self.shared] + 1e-12
+            )
+        return population
+
+    def step(self, population: Mixture, blocks: slice) -> Mixture:
+        """One sweep over the clients in some blocks of lanes.
 
         Clients' thetas, then the population given them; then the population once more, given where clients
         stand relative to their centres.  The two complement each other (Yu and Meng 2011): the first is slow
         where clients know little of themselves, the second where they know much.
         """
         self.sweeps += 1
-        x, precision = self.x[rows], self.precision[rows]
-        component, theta = self._draw_clients(population, rows)
-        sums = _added(
-            lambda part: Sums(*kernels.add_up(component[part], theta[part], population.centres)), len(x)
+        x, precision = self.lanes.x[blocks], self.lanes.precision[blocks]
+        few = None if blocks == slice(0, len(self.keys)) else self.some(blocks)
+        n = self.n if few is None else len(few)
+        component, theta = self._draw_clients(population, x, precision, blocks, few, n)
+        if len(self.shared):
+            population, theta = self._draw_shared(population, x, precision, component, theta, few, n)
+        if not len(self.varying):
+            return population
+        count, first, second = _added(
+            lambda at, m: kernels.add_up(m, component[at], theta[at], self.varying, population.centres), n
         )
-        order = np.argsort(-sums.clients, kind="stable")
-        drawn = Mixture(
-            *draw_population(
-                self.rng, *sums, population.centres, population.roots, population.scales, population.middle,
-                population.concentration, self.grid, self.spare, self.most,
-            )
-        )  # fmt: skip
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        drawn = self._population(count, first, second, population)
+        place = np.empty(len(count), dtype=np.int64)
+        place[np.argsort(-count, kind="stable")] = np.arange(len(count))
         component = place[component]  # the components are now in the order of their size
-        centres = drawn.centres[: drawn.occupied]
+        used = drawn.occupied
+        centres = drawn.centres[:used]
         moves = _added(
-            lambda part: Moves(
-                *kernels.add_up_moves(x[part], precision[part], component[part], theta[part], centres)
+            lambda at, m: kernels.add_up_moves(
+                m, x[at], precision[at], component[at], theta[at], self.varying, centres
             ),
-            len(x),
+            n,
         )
-        stretch, moved = draw_moves(self.rng, *moves, drawn.shape, drawn.middle, drawn.between)
+        square, cross, total, product, right = moves
+        stretch, step = draw_moves(
+            self.rng, square, cross, total, product, right, centres[:, self.varying], drawn.shape,
+            drawn.middle, drawn.between,
+        )  # fmt: skip
+        moved = centres.copy()
+        moved[:, self.varying] += step
         if not self.likelihood.is_gaussian:
-            now = moved[component] + stretch * (theta - centres[component])
-            log_ratio = self._ratio(now, rows)
+            rows = slice(None) if few is None else few
+            mine = component.ravel()[:n]
+            now = moved[mine]
+            now[:, self.varying] += stretch * (self.theta[rows] - centres[mine])[:, self.varying]
+            log_ratio = self._ratio(now, few)
             change = float((log_ratio - self.log_ratio[rows]).sum())
             if not (np.isfinite(change) and np.log(self.rng.random()) < change):
                 return drawn
             self.theta[rows], self.log_ratio[rows] = now, log_ratio
-        drawn.centres[: drawn.occupied] = moved
-        signs = np.sign(stretch)
-        return drawn._replace(roots=stretch[:, None] * drawn.roots * signs, shape=drawn.shape * stretch**2)
+        drawn.centres[:used] = moved
+        roots = drawn.roots
+        roots[:, self.varying] = (stretch * roots[:, self.varying].swapaxes(1, 2)).swapaxes(1, 2) * np.sign(
+            stretch
+        )
+        return drawn._replace(roots=roots, shape=drawn.shape * stretch**2)
 
-    def _draw_clients(self, population: Mixture, rows: slice) -> tuple[NDArray[np.int64], Array]:
-        """Components and thetas of some of the clients."""
+    def _population(self, count: Array, first: Array, second: Array, last: Mixture) -> Mixture:
+        """The next population, given sums over clients."""
+        weights, centres, roots, *rest = draw_population(
+            self.rng, count, first, second, last.centres[:, self.varying], last.roots[:, self.varying],
+            last.scales, last.middle, last.concentration, self.grid, self.spare, self.most,
+        )  # fmt: skip
+        if not len(self.shared):
+            return Mixture(weights, centres, roots, *rest)
+        everywhere = np.tile(last.centres[0], (len(weights), 1))
+        everywhere[:, self.varying] = centres
+        in_all = np.zeros((len(weights), len(last.centres[0]), len(self.varying)))
+        in_all[:, self.varying] = roots
+        return Mixture(weights, everywhere, in_all, *rest)
+
+    def _draw_clients(
+        self,
+        population: Mixture,
+        x: Array,
+        precision: Array,
+        blocks: slice,
+        few: NDArray[np.intp] | None,
+        n: int,
+    ) -> tuple[NDArray[np.int64], Array]:
+        """Components (B, LANES) and thetas (B, D, LANES) of some of the clients."""
         logs = np.log(np.maximum(population.weights, 1e-300))
-        x, precision, keys = self.x[rows], self.precision[rows], self.keys[rows]
-        component, theta = np.empty(len(x), dtype=np.int64), np.empty_like(x)
+        keys = self.keys[blocks]
+        component, theta = np.zeros(keys.shape, dtype=np.int64), np.empty(x.shape)
 
         def block(part: slice) -> None:
             kernels.draw_clients(
@@ -208,27 +259,99 @@ class _Chain:
                 component[part], theta[part],
             )  # fmt: skip
 
-        list(map_blocks(block, len(x), BLOCK_CLIENTS))
+        list(map_blocks(block, len(x), BLOCK_LANES))
         if self.likelihood.is_gaussian:
             return component, theta
         # What was drawn is a proposal; a client that refuses it keeps its theta and draws a component for it.
-        log_ratio, old = self._ratio(theta, rows), self.log_ratio[rows]
-        chance = np.empty(len(theta))
-        kernels.uniforms(keys, self.sweeps, chance)
+        rows = slice(None) if few is None else few
+        proposed = in_a_row(theta, n)
+        log_ratio, old = self._ratio(proposed, few), self.log_ratio[rows]
+        chance = np.empty(keys.shape)
+        kernels.accept_chances(keys, self.sweeps, chance)
+        chance = chance.ravel()[:n]
         with np.errstate(invalid="ignore"):
             stay = ~((np.log(chance) < log_ratio - old) | ~np.isfinite(old))
-        self.accepted, self.proposed = self.accepted + int((~stay).sum()), self.proposed + len(stay)
-        log_ratio[stay], theta[stay] = old[stay], self.theta[rows][stay]
-        self.log_ratio[rows], self.theta[rows] = log_ratio, theta
+        self.accepted, self.proposed = self.accepted + int((~stay).sum()), self.proposed + n
+        log_ratio[stay], proposed[stay] = old[stay], self.theta[rows][stay]
+        self.log_ratio[rows], self.theta[rows] = log_ratio, proposed
         if stay.any():
-            component[stay] = _components_of(theta[stay], population, chance[stay])
-        return component, theta
+            component.ravel()[:n][stay] = _components_of(
+                proposed[stay][:, self.varying], population, self.varying, chance[stay]
+            )
+        return component, side_by_side(proposed)
 
-    def _ratio(self, theta: Array, rows: slice) -> Array:
-        """log of likelihood over view at ``theta`` (K, d)."""
+    def _draw_shared(
+        self,
+        population: Mixture,
+        x: Array,
+        precision: Array,
+        component: NDArray[np.int64],
+        theta: Array,
+        few: NDArray[np.intp] | None,
+        n: int,
+    ) -> tuple[Mixture, Array]:
+        """New values of the coordinates that all clients share, whatever the clients' own thetas are.
+
+        Where clients are not Gaussian this too is a proposal, which they accept or refuse together.
+        """
+        if self.likelihood.is_gaussian:
+            total, right = _added(
+                lambda at, m: kernels.add_up_shared(
+                    m, x[at], precision[at], component[at], self.shared, population.centres, population.roots
+                ),
+                n,
+            )
+            change = _gaussian(self.rng, total, right)
+            centres = population.centres.copy()
+            centres[:, self.shared] += change
+            population = population._replace(centres=centres)
+            theta = np.empty(x.shape)
+
+            def block(part: slice) -> None:
+                kernels.draw_thetas(
+                    x[part], precision[part], self.keys[part], self.sweeps, component[part], centres,
+                    population.roots, theta[part],
+                )  # fmt: skip
+
+            list(map_blocks(block, len(x), BLOCK_LANES))
+            return population, theta
+        rows = slice(None) if few is None else few
+        likelihood = self.likelihood if few is None else self.likelihood.take(few)
+        here = self.theta[rows]
+        value = here[0, self.shared]
+        scale = self.units.scale
+
+        def slopes(points: Array) -> tuple[float, Array, Array]:
+            """Log-likelihood, and the information and pull in the shared coordinates at some points."""
+            view = likelihood.expanded(self.units.centre + scale * points)
+            away = (view.estimates - self.units.centre) / scale - points
+            information = as_matrices(view.base_precision) * scale[:, None] * scale
+            pull = np.einsum("kij,kj->i", information, away)[self.shared]
+            height = float(view.at(self.units.centre + scale * points).sum())
+            return height, information.sum(axis=0)[np.ix_(self.shared, self.shared)], pull
+
+        before, information, pull = slopes(here)
+        step = _gaussian(self.rng, information, pull)
+        there = here.copy()
+        there[:, self.shared] += step
+        after, information_there, pull_there = slopes(there)
+        log_chance = after - before
+        log_chance += _log_density(-step, information_there, pull_there) - _log_density(
+            step, information, pull
+        )
+        if np.isfinite(log_chance) and np.log(self.rng.random()) < log_chance:
+            self.theta[rows] = there
+            self.log_ratio[rows] = self._ratio(there, few)
+            centres = population.centres.copy()
+            centres[:, self.shared] = value + step
+            return population._replace(centres=centres), side_by_side(there)
+        return population, theta
+
+    def _ratio(self, theta: Array, few: NDArray[np.intp] | None) -> Array:
+        """log of likelihood over view at ``theta`` (K, D)."""
         likelihood, view = self.likelihood, self.view
-        if rows != slice(0, self.n):
-            likelihood, view = likelihood.take(np.arange(self.n)[rows]), view.take(rows)
+        if few is not None:
+            likelihood, view = likelihood.take(few), view.take(few)
         points = self.units.centre + self.units.scale * theta
         ratio = likelihood.at(points) - view.at(points)
         return np.where(np.isfinite(ratio), ratio, -np.inf)
@@ -236,9 +359,10 @@ class _Chain:
     def run(self, progress: Progress | None) -> tuple[list[Components], Sampling]:
         options, n = self.options, self.n
         draws = int(np.clip(options.work / n, options.fewest_draws, options.draws))
-        population = self.start()
-        everyone, few = slice(0, n), slice(0, n, max(1, n // options.first_clients))
+        everyone = slice(0, len(self.keys))
+        few = slice(0, len(self.keys), max(1, n // options.first_clients))
         few = everyone if few.step == 1 else few
+        population = self.start(few)
         expansions = 0 if self.likelihood.is_gaussian else options.expansions
         for i in range(options.burn):
             population = self.step(population, few)
@@ -266,7 +390,7 @@ class _Chain:
 
     def _most_sweeps(self, draws: int) -> float:
         """Sweeps that the clients' number allows."""
-        pairs = self.n * (1 + self.x.shape[1]) ** 2
+        pairs = self.n * (1 + self.lanes.x.shape[1]) ** 2
         return max(self.options.burn + draws, min(self.options.sweeps, self.options.effort / pairs))
 
     def _expand(self, population: Mixture) -> None:
@@ -278,19 +402,24 @@ class _Chain:
 
     def _error(self, kept: list[Mixture]) -> float:
         """The 95% point of the clients' Monte Carlo errors, from batches of the populations kept."""
-        rows = slice(0, self.n, max(1, self.n // WATCHED))
-        x, precision = np.ascontiguousarray(self.x[rows]), np.ascontiguousarray(self.precision[rows])
-        means, totals, batches = [], np.zeros(x.shape), min(BATCHES, len(kept))
+        watched = np.arange(0, self.n, max(1, self.n // WATCHED))
+        clients = lanes_of(
+            in_a_row(self.lanes.x, self.n)[watched], in_a_row(self.lanes.precision, self.n)[watched]
+        )
+        n, d = len(watched), clients.x.shape[1]
+        means, totals, batches = [], np.zeros((n, d)), min(BATCHES, len(kept))
         for batch in np.array_split(np.arange(len(kept)), batches):
             some = [kept[i] for i in batch]
             starts = np.concatenate([[0], np.cumsum([len(one.weights) for one in some])])
-            logs = np.log(np.maximum(np.concatenate([one.weights for one in some]), 1e-300))
-            mean, covariance, scratch = np.empty_like(x), np.empty((*x.shape, x.shape[1])), np.empty(len(x))
-            kernels.posterior_moments(
-                x, precision, logs, np.concatenate([one.centres for one in some]),
-                np.concatenate([one.roots for one in some]), starts, np.ones(len(logs), dtype=np.bool_),
-                np.empty(len(x)), mean, covariance, scratch,
-            )  # fmt: skip
+            centres, roots = (
+                np.concatenate([one.centres for one in some]),
+                np.concatenate([one.roots for one in some]),
+            )
+            weights = np.concatenate([one.weights for one in some])
+            anything = np.ones(len(weights), dtype=np.bool_)
+            _, mean, covariance, _ = moments_of(
+                clients, weights, *components_of(centres, roots), starts, anything
+            )
             means.append(mean)
             totals = totals + np.diagonal(covariance, axis1=1, axis2=2) / batches
         spread = np.std(means, axis=0, ddof=1)
@@ -307,8 +436,10 @@ class _Chain:
         weights, centres = one.weights[:used], one.centres[:used]
         if len(one.weights) > used:
             weights = np.append(weights, one.weights[used:].sum())
-            centres = np.vstack([centres, one.middle])
-            broad = one.between @ one.between.T + np.diag(one.shape)
+            broad_centre, broad = one.centres[0].copy(), np.zeros(covariances.shape[1:])
+            broad_centre[self.varying] = one.middle
+            broad[np.ix_(self.varying, self.varying)] = one.between @ one.between.T + np.diag(one.shape)
+            centres = np.vstack([centres, broad_centre])
             covariances = np.concatenate([covariances, broad[None]])
         centres = self.units.centre + scale * centres
         return weights / weights.sum(), centres, covariances * scale[:, None] * scale
@@ -316,27 +447,52 @@ class _Chain:
 
 def _softened(precision: Array) -> Array:
     """(P^{-1} + SOFT I)^{-1}: a client that knows itself to the last digit would pin the population."""
-    if precision.shape[2] == 1:
+    if precision.ndim == 2:
         return precision / (1 + SOFT * precision)
-    d = precision.shape[1]
-    return np.ascontiguousarray(np.linalg.solve(np.eye(d) + SOFT * precision, precision))
+    return np.asarray(np.linalg.solve(np.eye(precision.shape[1]) + SOFT * precision, precision))
 
 
-def _added(function: Callable[[slice], T], n_clients: int) -> T:
-    """The sum over blocks of clients, always of the same blocks in the same order."""
-    parts = iter(map_blocks(function, n_clients, BLOCK_CLIENTS))
-    total = next(parts)
-    for part in parts:
-        total = total.plus(part)
-    return total
+def _diagonal(flat: Array, d: int) -> Array:
+    return flat if flat.shape[1] == d else flat.reshape(-1, d, d).diagonal(axis1=1, axis2=2)
 
 
-def _components_of(theta: Array, population: Mixture, chance: Array) -> NDArray[np.int64]:
+def _added(function: Callable[[slice, int], tuple[Array, ...]], n_clients: int) -> tuple[Array, ...]:
+    """The sum over blocks of clients, always of the same blocks in the same order.
+
+    ``function`` takes blocks of lanes, and how many clients are in them.
+    """
+    many = -(-n_clients // LANES)
+    parts = map_blocks(
+        lambda at: function(at, min(at.stop * LANES, n_clients) - at.start * LANES), many, BLOCK_LANES
+    )
+    return tuple(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True))
+
+
+def _gaussian(rng: np.random.Generator, information: Array, right: Array) -> Array:
+    """A draw from N(A^{-1} right, A^{-1}), A = information; a direction without any is not moved far."""
+    scale = 1 / np.sqrt(np.diagonal(information) + 1e-6)
+    root = np.linalg.cholesky(information * scale[:, None] * scale + 1e-9 * np.eye(len(right)))
+    half = np.linalg.solve(root, right * scale) + rng.standard_normal(len(right))
+    return scale * np.linalg.solve(root.T, half)
+
+
+def _log_density(step: Array, information: Array, right: Array) -> float:
+    """Of ``step`` under what ``_gaussian`` draws, without constants that do not depend on information."""
+    scale = 1 / np.sqrt(np.diagonal(information) + 1e-6)
+    root = np.linalg.cholesky(information * scale[:, None] * scale + 1e-9 * np.eye(len(right)))
+    away = root.T @ (step / scale) - np.linalg.solve(root, right * scale)
+    return float(np.log(np.diagonal(root)).sum() - np.log(scale).sum() - 0.5 * away @ away)
+
+
+def _components_of(
+    theta: Array, population: Mixture, varying: NDArray[np.intp], chance: Array
+) -> NDArray[np.int64]:
     """Components of clients whose theta is known, given a uniform number each."""
+    roots, centres = population.roots[:, varying], population.centres[:, varying]
     logs = np.log(np.maximum(population.weights, 1e-300)) - np.log(
-        np.abs(np.diagonal(population.roots, axis1=1, axis2=2))
+        np.abs(np.diagonal(roots, axis1=1, axis2=2))
     ).sum(axis=1)
-    away = np.linalg.solve(population.roots[None], (theta[:, None] - population.centres)[..., None])[..., 0]
+    away = np.linalg.solve(roots[None], (theta[:, None] - centres)[..., None])[..., 0]
     logs = logs - 0.5 * (away**2).sum(axis=2)
     p = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)
     return (chance[:, None] * p[:, -1:] > p).sum(axis=1).clip(0, len(logs[0]) - 1)

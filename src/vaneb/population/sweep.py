@@ -1,31 +1,46 @@
 """One step over clients: a map that returns sums.
 
-Clients are seen as Gaussian reports in information form, theta_hat_k with precision P_k, which may be
-singular. Within component j, theta = mu_j + L_j eta with eta ~ N(0, I) and S_j = L_j L_j', so that with e =
-theta_hat - mu_j
+``draw_clients`` draws each client's component and theta given the population, ``add_up`` returns what the
+population needs to know of them; ``expectation`` returns the same sums as expectations, for a step of EM.
+Random numbers are a function of (seed, client, sweep), so results depend neither on blocks nor on threads.
 
-    M = I + L' P L,     b = L' P e,     eta | theta_hat ~ N(M^{-1} b, M^{-1}),
-
-    log of the likelihood integrated over the component = -1/2 log|M| - 1/2 (e' P e - b' M^{-1} b) + constant
-    of k.
-
-Nothing is inverted that may be singular: neither P_k (a client that knows nothing of a direction) nor S_j (an
-atom).  ``draw_clients`` draws each client's component and theta, ``add_up`` returns what the population needs
-to know of them.  Random numbers are a function of (seed, client, sweep), so results depend neither on blocks
-nor on threads.
+Coordinates of theta are of two kinds.  In ``varying`` ones clients differ: components have centres and roots
+there.  The others are the same for all clients; a centre holds their common value, and roots are zero there.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from vaneb.likelihood.seam import Array
+from vaneb.population.lanes import (
+    GOLDEN,
+    LANES,
+    drawn,
+    mixed,
+    normals,
+    scratch,
+    solve,
+    spread_out,
+    uniform,
+    uniforms,
+    weigh,
+)
+from vaneb.vector_math import exponentials
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+class Sums(NamedTuple):
+    """Over the clients of each of J components: how many, and moments of theta about its present centre."""
+
+    clients: Array
+    """(J,)"""
+    first: Array
+    """(J, r)"""
+    second: Array
+    """(J, r, r)"""
 
 
 class Moves(NamedTuple):
@@ -37,335 +52,258 @@ class Moves(NamedTuple):
     product: Array
     right: Array
 
-    def plus(self, other: Moves) -> Moves:
-        return Moves(*(a + b for a, b in zip(self, other, strict=True)))
+
+class Shared(NamedTuple):
+    """What clients say of the coordinates that they share: precision (q, q), and precision times value."""
+
+    precision: Array
+    right: Array
 
 
-class Sums(NamedTuple):
-    """Over the clients of each of J components: how many, and moments of theta about its present centre."""
-
-    clients: Array
-    """(J,)"""
-    first: Array
-    """(J, d)"""
-    second: Array
-    """(J, d, d)"""
-
-    def plus(self, other: Sums) -> Sums:
-        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
-
-
-@njit(cache=True, inline="always")
-def _mixed(h):  # the finaliser of splitmix64
-    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return h ^ (h >> np.uint64(31))
-
-
-@njit(cache=True, inline="always")
-def _uniform(h):
-    return (float(h >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def _weigh(x, precision, full, mu, root, e, pe, product, factor, b):
-    """log-likelihood integrated over one component; leaves chol(M) in ``factor``, chol^{-1} b in ``b``."""
-    d = len(x)
-    q = 0.0
-    for i in range(d):
-        e[i] = x[i] - mu[i]
-    if full:
-        for i in range(d):
-            s = 0.0
-            for c in range(d):
-                s += precision[i, c] * e[c]
-            pe[i] = s
-            q += s * e[i]
-        for i in range(d):
-            for a in range(d):
-                s = 0.0
-                for c in range(a, d):
-                    s += precision[i, c] * root[c, a]
-                product[i, a] = s
-    else:
-        for i in range(d):
-            pe[i] = precision[i, 0] * e[i]
-            q += pe[i] * e[i]
-            for a in range(i + 1):
-                product[i, a] = precision[i, 0] * root[i, a]
-    for a in range(d):
-        s = 0.0
-        for i in range(a, d):
-            s += root[i, a] * pe[i]
-        b[a] = s
-        for c in range(a + 1):
-            s = 0.0
-            for i in range(a, d):
-                s += root[i, a] * product[i, c]
-            factor[a, c] = s
-        factor[a, a] += 1.0
-    log_root, fitted = 0.0, 0.0
-    for a in range(d):
-        for c in range(a):
-            s = factor[a, c]
-            for i in range(c):
-                s -= factor[a, i] * factor[c, i]
-            factor[a, c] = s / factor[c, c]
-        s = factor[a, a]
-        for i in range(a):
-            s -= factor[a, i] * factor[a, i]
-        factor[a, a] = math.sqrt(max(s, 1e-300))
-        log_root += math.log(factor[a, a])
-        s = b[a]
-        for i in range(a):
-            s -= factor[a, i] * b[i]
-        b[a] = s / factor[a, a]
-        fitted += b[a] * b[a]
-    return -log_root - 0.5 * (q - fitted)
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def draw_clients(x, precision, keys, sweep, log_weights, centres, roots, component, theta):
-    """Draw component (K,) and theta (K, d) of each client, given the population.
-
-    ``precision`` has shape (K, d, d), or (K, d, 1) where all are diagonal.
-    """
-    n, d = x.shape
+@njit(cache=True, nogil=True)
+def _shares(x, precision, log_weights, mu, root, room, log_p):
+    """Each component's share in LANES clients, (J, LANES), and the logarithm of the sum in its last row."""
     m = len(log_weights)
-    full = precision.shape[2] > 1 or d == 1
-    factor, b = np.empty((m, d, d)), np.empty((m, d))
-    log_p, eta, e, pe, product = np.empty(m), np.empty(d), np.empty(d), np.empty(d), np.empty((d, d))
-    for k in range(n):
-        top = -np.inf
-        for j in range(m):
-            log_p[j] = log_weights[j] + _weigh(
-                x[k], precision[k], full, centres[j], roots[j], e, pe, product, factor[j], b[j]
-            )
-            top = max(top, log_p[j])
-        total = 0.0
-        for j in range(m):
-            log_p[j] = math.exp(log_p[j] - top)
-            total += log_p[j]
-        h = _mixed(keys[k] + np.uint64(sweep) * GOLDEN)
-        left = _uniform(h) * total
-        pick = m - 1
-        for j in range(m):
-            left -= log_p[j]
-            if left < 0:
-                pick = j
-                break
-        component[k] = pick
-        for i in range(0, d, 2):
-            h = _mixed(h + GOLDEN)
-            radius = math.sqrt(-2 * math.log(_uniform(h)))
-            h = _mixed(h + GOLDEN)
-            angle = 2 * math.pi * _uniform(h)
-            eta[i] = b[pick, i] + radius * math.cos(angle)
-            if i + 1 < d:
-                eta[i + 1] = b[pick, i + 1] + radius * math.sin(angle)
-        for a in range(d - 1, -1, -1):
-            s = eta[a]
-            for i in range(a + 1, d):
-                s -= factor[pick, i, a] * eta[i]
-            eta[a] = s / factor[pick, a, a]
-        for i in range(d):
-            s = centres[pick, i]
-            for a in range(i + 1):
-                s += roots[pick, i, a] * eta[a]
-            theta[k, i] = s
+    for j in range(m):
+        weigh(x, precision, mu[j], root[j], room, log_p[j])
+        for v in range(LANES):
+            log_p[j, v] += log_weights[j]
+    top, total = np.empty(LANES), np.zeros(LANES)
+    top[:] = log_p[0]
+    for j in range(1, m):
+        for v in range(LANES):
+            top[v] = max(top[v], log_p[j, v])
+    for j in range(m):
+        for v in range(LANES):
+            log_p[j, v] -= top[v]
+        exponentials(log_p[j], LANES, log_p[j])
+        for v in range(LANES):
+            total[v] += log_p[j, v]
+    for j in range(m):
+        for v in range(LANES):
+            log_p[j, v] /= total[v]
+    for v in range(LANES):
+        log_p[m, v] = top[v] + np.log(total[v])
 
 
 @njit(cache=True, nogil=True)
-def uniforms(keys, sweep, out):
-    """A uniform number for each client that ``draw_clients`` has not used."""
+def draw_clients(x, precision, keys, sweep, log_weights, centres, roots, component, theta):
+    """Draw component (B, LANES) and theta (B, D, LANES) of each client, given the population.
+
+    ``keys`` (B, LANES) are the clients' own; x and precision as in ``lanes.Lanes``.
+    """
+    m, d, r = roots.shape
+    if m > 1:
+        mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
+        spread_out(centres, roots, mu, root)
+        room, p = scratch(d, r), np.empty((m + 1, LANES))
+        hashes, left = np.empty(LANES, dtype=np.uint64), np.empty(LANES)
+        for k in range(len(x)):
+            _shares(x[k], precision[k], log_weights, mu, root, room, p)
+            for v in range(LANES):
+                hashes[v] = mixed(keys[k, v] + np.uint64(sweep) * GOLDEN)
+            uniforms(hashes, 0, left)
+            _pick(p, left, component[k])
+    else:
+        component[:] = 0
+    draw_thetas(x, precision, keys, sweep, component, centres, roots, theta)
+
+
+@njit(cache=True, nogil=True)
+def _pick(p, left, component):
+    """The component into which a uniform number falls; uses up ``left``."""
+    for v in range(LANES):
+        left[v] -= p[0, v]
+        component[v] = 0
+    for j in range(1, len(p) - 1):
+        for v in range(LANES):
+            component[v] = j if left[v] >= 0 else component[v]
+            left[v] = left[v] - p[j, v] if left[v] >= 0 else left[v]
+
+
+@njit(cache=True, nogil=True)
+def draw_thetas(x, precision, keys, sweep, component, centres, roots, theta):
+    """Draw theta (B, D, LANES) of each client, given the population and its component."""
+    m, d, r = roots.shape
+    room, unused, hashes = scratch(d, r), np.empty(LANES), np.empty(LANES, dtype=np.uint64)
+    mu, root, normal = np.empty((d, LANES)), np.empty((d * r, LANES)), np.empty((r, LANES))
+    for k in range(len(x)):
+        if m > 1 or k == 0:
+            for v in range(LANES):
+                j = component[k, v]
+                for i in range(d):
+                    mu[i, v] = centres[j, i]
+                    for a in range(r):
+                        root[i * r + a, v] = roots[j, i, a]
+        for v in range(LANES):
+            hashes[v] = mixed(keys[k, v] + np.uint64(sweep) * GOLDEN)
+        weigh(x[k], precision[k], mu, root, room, unused)
+        for a in range(r):
+            normals(hashes, a + 1, normal[a])
+        drawn(mu, root, room, normal, theta[k])
+
+
+@njit(cache=True, nogil=True)
+def accept_chances(keys, sweep, out):
+    """A uniform number for each client that ``draw_clients`` has not used, (B, LANES)."""
     for k in range(len(keys)):
-        out[k] = _uniform(_mixed(_mixed(keys[k] + np.uint64(sweep) * GOLDEN) ^ GOLDEN))
+        for v in range(LANES):
+            out[k, v] = uniform(mixed(mixed(keys[k, v] + np.uint64(sweep) * GOLDEN) ^ GOLDEN))
 
 
 @njit(cache=True, nogil=True)
-def add_up(component, theta, centres):
-    """``Sums`` over clients."""
-    m, d = centres.shape
-    count, first, second = np.zeros(m), np.zeros((m, d)), np.zeros((m, d, d))
-    for k in range(len(component)):
-        j = component[k]
+def add_up(n, component, theta, varying, centres):
+    """``Sums`` over the first ``n`` clients."""
+    m, r = len(centres), len(varying)
+    count, first, second = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r))
+    u = np.empty(r)
+    for k in range(n):
+        j = component[k // LANES, k % LANES]
         count[j] += 1
-        for i in range(d):
-            u = theta[k, i] - centres[j, i]
-            first[j, i] += u
-            for a in range(d):
-                second[j, i, a] += u * (theta[k, a] - centres[j, a])
+        for i in range(r):
+            u[i] = theta[k // LANES, varying[i], k % LANES] - centres[j, varying[i]]
+        for i in range(r):
+            first[j, i] += u[i]
+            for a in range(i + 1):
+                second[j, i, a] += u[i] * u[a]
+    for j in range(m):
+        for i in range(r):
+            for a in range(i):
+                second[j, a, i] = second[j, i, a]
     return count, first, second
 
 
 @njit(cache=True, nogil=True, fastmath=True)
-def add_up_moves(x, precision, component, theta, centres):
+def add_up_moves(n, x, precision, component, theta, varying, centres):
     """What the clients say of a stretch D = diag(delta) and of new centres, u_k = theta_k - mu_j given:
 
         theta_hat_k = mu_j + D u_k + noise.
 
-    Returns sum_k U P_k U (d, d) and sum_k U P_k (theta_hat_k - mu_j) (d,), U = diag(u_k), for delta; and for
-    each component sum P_k, sum P_k U (J, d, d) and sum P_k theta_hat_k (J, d).
+    Returns sum_k U P_k U (r, r) and sum_k U P_k (theta_hat_k - mu_j) (r,), U = diag(u_k), for delta; and for
+    each component sum P_k, sum P_k U (J, r, r) and sum P_k (theta_hat_k - mu_j) (J, r).
     """
-    n, d = x.shape
-    m = len(centres)
-    full = precision.shape[2] > 1 or d == 1
-    square, cross = np.zeros((d, d)), np.zeros(d)
-    total, product, right = np.zeros((m, d, d)), np.zeros((m, d, d)), np.zeros((m, d))
+    d, r, m = x.shape[1], len(varying), len(centres)
+    full = precision.shape[1] > d
+    square, cross = np.zeros((r, r)), np.zeros(r)
+    total, product, right = np.zeros((m, r, r)), np.zeros((m, r, r)), np.zeros((m, r))
+    u, away = np.empty(d), np.empty(d)
     for k in range(n):
-        j = component[k]
+        b, v = k // LANES, k % LANES
+        j = component[b, v]
         for i in range(d):
-            u = theta[k, i] - centres[j, i]
-            for a in range(d) if full else range(i, i + 1):
-                p = precision[k, i, a] if full else precision[k, i, 0]
-                v = theta[k, a] - centres[j, a]
-                square[i, a] += u * p * v
-                cross[i] += u * p * (x[k, a] - centres[j, a])
-                total[j, i, a] += p
-                product[j, i, a] += p * v
-                right[j, i] += p * x[k, a]
+            u[i] = theta[b, i, v] - centres[j, i]
+            away[i] = x[b, i, v] - centres[j, i]
+        for i in range(r):
+            c = varying[i]
+            if full:
+                pull = 0.0
+                for a in range(d):
+                    pull += precision[b, c * d + a, v] * away[a]
+                for a in range(r):
+                    p = precision[b, c * d + varying[a], v]
+                    square[i, a] += u[c] * p * u[varying[a]]
+                    total[j, i, a] += p
+                    product[j, i, a] += p * u[varying[a]]
+            else:
+                p = precision[b, c, v]
+                pull = p * away[c]
+                square[i, i] += u[c] * p * u[c]
+                total[j, i, i] += p
+                product[j, i, i] += p * u[c]
+            cross[i] += u[c] * pull
+            right[j, i] += pull
     return square, cross, total, product, right
 
 
-@njit(cache=True, nogil=True, fastmath=True)
-def _solve(root, centre, factor, b, solved, mean):
-    """Posterior within a component after ``_weigh``: W = chol^{-1} L' in ``solved`` and mu + W' chol^{-1} b.
+@njit(cache=True, nogil=True)
+def add_up_shared(n, x, precision, component, shared, centres, roots):
+    """``Shared``, given clients' components, whatever their thetas: by W = P - P R M^{-1} R' P.
 
-    The covariance is W' W.
+    The value is told relative to that in ``centres``.
     """
-    d = len(centre)
-    for i in range(d):
-        s = centre[i]
-        for a in range(d):
-            w = root[i, a] if a <= i else 0.0
-            for c in range(a):
-                w -= factor[a, c] * solved[c, i]
-            w /= factor[a, a]
-            solved[a, i] = w
-            s += w * b[a]
-        mean[i] = s
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def posterior_moments(
-    x, precision, log_weights, centres, roots, starts, shared, log_f, mean, covariance, own
-):
-    """Each client's posterior, averaged over populations.
-
-    Population r has the components starts[r] to starts[r + 1].  Leaves the logarithm of the average marginal
-    density in ``log_f`` (K,), without the client's constant; mean (K, d); covariance (K, d, d); and in
-    ``own`` (K,) the probability of components that no other client shares.
-    """
-    n, d = x.shape
-    n_draws = len(starts) - 1
-    full = precision.shape[2] > 1 or d == 1
-    most = 0
-    for r in range(n_draws):
-        most = max(most, starts[r + 1] - starts[r])
-    log_p, means, solved = np.empty(most), np.empty((most, d)), np.empty((most, d, d))
-    factor, b, e, pe, product = np.empty((d, d)), np.empty(d), np.empty(d), np.empty(d), np.empty((d, d))
-    second, average, origin = np.empty((d, d)), np.empty(d), np.empty(d)
+    d, r, q = x.shape[1], roots.shape[2], len(shared)
+    full = precision.shape[1] > d
+    total, right = np.zeros((q, q)), np.zeros(q)
+    p, e = np.zeros((d, d)), np.empty(d)
     for k in range(n):
-        log_sum, own[k] = -np.inf, 0.0
-        average[:] = 0.0
-        second[:] = 0.0
-        for r in range(n_draws):
-            top = -np.inf
-            for j in range(starts[r], starts[r + 1]):
-                i = j - starts[r]
-                log_p[i] = log_weights[j] + _weigh(
-                    x[k], precision[k], full, centres[j], roots[j], e, pe, product, factor, b
-                )
-                _solve(roots[j], centres[j], factor, b, solved[i], means[i])
-                top = max(top, log_p[i])
-            if r == 0:
-                origin[:] = means[0]  # moments about a point nearby keep their digits
-            total = 0.0
-            for i in range(starts[r + 1] - starts[r]):
-                log_p[i] = math.exp(log_p[i] - top)
-                total += log_p[i]
-            log_r = top + math.log(total)
-            high = max(log_sum, log_r)
-            log_sum = high + math.log(math.exp(log_sum - high) + math.exp(log_r - high))
-            for i in range(starts[r + 1] - starts[r]):
-                p = log_p[i] / total / n_draws
-                if p < 1e-14:
-                    continue
-                if not shared[starts[r] + i]:
-                    own[k] += p
+        b, v = k // LANES, k % LANES
+        j = component[b, v]
+        for i in range(d):
+            e[i] = x[b, i, v] - centres[j, i]
+            if full:
                 for a in range(d):
-                    average[a] += p * (means[i, a] - origin[a])
-                    for c in range(a + 1):
-                        s = (means[i, a] - origin[a]) * (means[i, c] - origin[c])
-                        for q in range(d):
-                            s += solved[i, q, a] * solved[i, q, c]
-                        second[a, c] += p * s
-        log_f[k] = log_sum - math.log(n_draws)
-        for a in range(d):
-            mean[k, a] = origin[a] + average[a]
-            for c in range(a + 1):
-                covariance[k, a, c] = second[a, c] - average[a] * average[c]
-                covariance[k, c, a] = covariance[k, a, c]
+                    p[i, a] = precision[b, i * d + a, v]
+            else:
+                p[i, i] = precision[b, i, v]
+        product = p @ roots[j]
+        weight = p.copy()
+        if r > 0:
+            weight -= product @ np.linalg.solve(np.eye(r) + roots[j].T @ product, product.T)
+        pull = weight @ e
+        for i in range(q):
+            right[i] += pull[shared[i]]
+            for a in range(q):
+                total[i, a] += weight[shared[i], shared[a]]
+    return total, right
 
 
-@njit(cache=True, nogil=True, fastmath=True)
-def posterior_components(x, precision, log_weights, centres, roots, starts, shares, mean, variance):
-    """Shares of components (K, m), averaged over populations, and mean and variances (K, m, d) within
-    them."""
-    n, d = x.shape
-    n_draws = len(starts) - 1
-    full = precision.shape[2] > 1 or d == 1
-    factor, b, e, pe = np.empty((d, d)), np.empty(d), np.empty(d), np.empty(d)
-    product, solved = np.empty((d, d)), np.empty((d, d))
-    for k in range(n):
-        for r in range(n_draws):
-            top = -np.inf
-            for j in range(starts[r], starts[r + 1]):
-                shares[k, j] = log_weights[j] + _weigh(
-                    x[k], precision[k], full, centres[j], roots[j], e, pe, product, factor, b
-                )
-                top = max(top, shares[k, j])
-                _solve(roots[j], centres[j], factor, b, solved, mean[k, j])
-                for a in range(d):
-                    s = 0.0
-                    for q in range(d):
-                        s += solved[q, a] * solved[q, a]
-                    variance[k, j, a] = s
-            total = 0.0
-            for j in range(starts[r], starts[r + 1]):
-                shares[k, j] = math.exp(shares[k, j] - top)
-                total += shares[k, j]
-            for j in range(starts[r], starts[r + 1]):
-                shares[k, j] /= total * n_draws
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def posterior_points(x, precision, centres, roots, shares, uniform, normal, theta):
-    """Points of each client's posterior, (K, S, d): component by ``uniform`` (S,), place by ``normal`` (S,
-    d).
-
-    ``uniform`` ascends, so that one pass over the components is enough.
-    """
-    n, d = x.shape
-    full = precision.shape[2] > 1 or d == 1
-    factor, b, e, pe = np.empty((d, d)), np.empty(d), np.empty(d), np.empty(d)
-    product, eta = np.empty((d, d)), np.empty(d)
-    for k in range(n):
-        j, below, ready = 0, shares[k, 0], -1
-        for s in range(len(uniform)):
-            while uniform[s] > below and j < shares.shape[1] - 1:
-                j += 1
-                below += shares[k, j]
-            if j != ready:
-                _weigh(x[k], precision[k], full, centres[j], roots[j], e, pe, product, factor, b)
-                ready = j
-            for a in range(d - 1, -1, -1):
-                v = b[a] + normal[s, a]
-                for i in range(a + 1, d):
-                    v -= factor[i, a] * eta[i]
-                eta[a] = v / factor[a, a]
-            for i in range(d):
-                v = centres[j, i]
+@njit(cache=True, nogil=True)
+def expectation(n, x, precision, log_weights, varying, centres, roots):
+    """The sum of log f_k over clients, and ``Sums`` as expectations over components and thetas."""
+    m, d, r = roots.shape
+    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
+    spread_out(centres, roots, mu, root)
+    room, log_p = scratch(d, r), np.empty((m + 1, LANES))
+    solved, mean = np.empty((r * d, LANES)), np.empty((d, LANES))
+    count, first, second, log_f = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r)), 0.0
+    u, p, w = np.empty((r, LANES)), np.empty(LANES), np.empty(LANES)
+    for k in range(len(x)):
+        here = min(LANES, n - k * LANES)
+        _shares(x[k], precision[k], log_weights, mu, root, room, log_p)
+        log_p[:m, here:] = 0.0
+        log_f += log_p[m, :here].sum()
+        for j in range(m):
+            p[:] = log_p[j]
+            if p.max() < 1e-12:
+                continue
+            weigh(x[k], precision[k], mu[j], root[j], room, w)
+            solve(mu[j], root[j], room, solved, mean)
+            count[j] += p.sum()
+            for i in range(r):
+                for v in range(LANES):
+                    u[i, v] = mean[varying[i], v] - mu[j, varying[i], v]
+            for i in range(r):
+                s = 0.0
+                for v in range(LANES):
+                    s += p[v] * u[i, v]
+                first[j, i] += s
                 for a in range(i + 1):
-                    v += roots[j, i, a] * eta[a]
-                theta[k, s, i] = v
+                    for v in range(LANES):
+                        w[v] = u[i, v] * u[a, v]
+                    for c in range(r):
+                        for v in range(LANES):
+                            w[v] += solved[c * d + varying[i], v] * solved[c * d + varying[a], v]
+                    s = 0.0
+                    for v in range(LANES):
+                        s += p[v] * w[v]
+                    second[j, i, a] += s
+    for j in range(m):
+        for i in range(r):
+            for a in range(i):
+                second[j, a, i] = second[j, i, a]
+    return log_f, count, first, second
+
+
+@njit(cache=True, nogil=True)
+def pair_log_likelihoods(n, x, precision, centres, roots):
+    """log-likelihood of each client integrated over each component, (K, J), without the client's constant."""
+    m, d, r = roots.shape
+    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
+    spread_out(centres, roots, mu, root)
+    room, found, out = scratch(d, r), np.empty(LANES), np.empty((n, m))
+    for k in range(len(x)):
+        for j in range(m):
+            weigh(x[k], precision[k], mu[j], root[j], room, found)
+            for v in range(min(LANES, n - k * LANES)):
+                out[k * LANES + v, j] = found[v]
+    return out

@@ -24,10 +24,8 @@ class Units(NamedTuple):
         return np.ascontiguousarray((x - self.centre) / self.scale)
 
     def precisions(self, precision: Array) -> Array:
-        """(K, d, d), or (K, d, 1) where all are diagonal."""
-        if precision.ndim == 2:
-            return np.ascontiguousarray((precision * self.scale**2)[:, :, None])
-        return np.ascontiguousarray(precision * self.scale[:, None] * self.scale)
+        """(K, d, d), or (K, d) where all are diagonal."""
+        return precision * (self.scale**2 if precision.ndim == 2 else self.scale[:, None] * self.scale)
 
 
 def units_of(view: ConstantGaussian) -> Units:

@@ -1,0 +1,137 @@
+"""Where sampling starts: a mixture fitted by EM, in which groups that are not needed have been merged.
+
+Sampling finds it hard to merge two large groups, and new groups are rarely found where there are many
+clients.  So EM begins with more groups than needed, and two of them are merged where the likelihood does not
+miss them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.likelihood.seam import Array
+from vaneb.population import sweep as kernels
+from vaneb.population.lanes import Lanes, in_a_row
+from vaneb.population.mixtures import Mixture
+
+#: Steps of EM before the first merger and after each round of them.
+STEPS, STEPS_BETWEEN = 15, 4
+#: Clients further out than this are taken to be here: the start need not find a group of one client.
+FAR = 8.0
+#: Pairs whose merger is tried in a round, for each group.
+PAIRS = 2
+
+
+def first_mixture(
+    clients: Lanes, varying: NDArray[np.intp], most: int, pick: Callable[[int], NDArray[np.int64]]
+) -> Mixture:
+    """A mixture for ``clients``, in units in which their population has a standard deviation of about one.
+
+    ``pick``: a number of clients, drawn at random.
+    """
+    n, d, r = clients.clients, clients.x.shape[1], len(varying)
+    clients = clients._replace(x=np.clip(clients.x, -FAR, FAR))
+    many = 1 if most == 1 or r == 0 else int(np.clip(round(3 * n ** (1 / 3)), 4, min(most, max(n // 2, 1))))
+    x = in_a_row(clients.x, n)
+    centres = np.zeros((many, d))
+    centres[:, varying] = (0.7 * x[pick(many)] if many > 1 else x.mean(axis=0, keepdims=True))[:, varying]
+    roots = np.zeros((many, d, r))
+    roots[:, varying, np.arange(r)] = 0.5 if many > 1 else 1.0
+    weights = np.full(many, 1 / many)
+    if many > 1:
+        weights, centres, roots = _merged(
+            clients, varying, *_steps(clients, varying, weights, centres, roots, STEPS)
+        )
+    order = np.argsort(-weights, kind="stable")
+    many = len(order)
+    return Mixture(
+        weights[order], centres[order], roots[order], np.ones(many), many,
+        np.zeros(r), np.eye(r), np.ones(r), 0.3,
+    )  # fmt: skip
+
+
+def _steps(
+    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array, count: int
+) -> tuple[Array, Array, Array]:
+    """Steps of EM; a covariance has a weak prior, and groups of less than a client are dropped."""
+    r = len(varying)
+    for _ in range(count):
+        logs = np.log(np.maximum(weights, 1e-300))
+        _, n, first, second = kernels.expectation(
+            clients.clients, clients.x, clients.precision, logs, varying, centres, roots
+        )
+        keep = n > 1.0
+        keep[np.argmax(n)] = True
+        n, first, second, centres, roots = n[keep], first[keep], second[keep], centres[keep], roots[keep]
+        shift = first / n[:, None]
+        scatter = second - n[:, None, None] * shift[:, :, None] * shift[:, None, :]
+        centres[:, varying] += shift
+        covariance = (scatter + 0.1 * np.eye(r)) / (n + 1)[:, None, None]
+        roots[:, varying] = np.linalg.cholesky(covariance)
+        weights = n / n.sum()
+    return weights, centres, roots
+
+
+def _merged(
+    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
+) -> tuple[Array, Array, Array]:
+    """Pairs of groups made one, as long as the log-likelihood falls by less than a group has to earn."""
+    r = len(varying)
+    price = 0.5 * (1 + 2 * r) * math.log(max(clients.clients, 2))
+    while len(weights) > 1:
+        log_p = kernels.pair_log_likelihoods(
+            clients.clients, clients.x, clients.precision, centres, roots
+        ) + np.log(np.maximum(weights, 1e-300))
+        mu, root = centres[:, varying], roots[:, varying]
+        covariance = root @ np.swapaxes(root, 1, 2)
+        best, found = -price, None
+        for a, b in _near_pairs(weights, mu, covariance)[: PAIRS * len(weights)]:
+            w = weights[a] + weights[b]
+            centre = (weights[a] * mu[a] + weights[b] * mu[b]) / w
+            spread = sum(
+                weights[j] / w * (covariance[j] + np.outer(mu[j] - centre, mu[j] - centre)) for j in (a, b)
+            )
+            one_centre, one_root = centres[[a]].copy(), roots[[a]].copy()
+            one_centre[0, varying], one_root[0, varying] = centre, np.linalg.cholesky(spread)
+            column = np.log(w) + kernels.pair_log_likelihoods(
+                clients.clients, clients.x, clients.precision, one_centre, one_root
+            )
+            others = np.delete(log_p, [a, b], axis=1)
+            change = float((_log_sum(np.hstack([others, column])) - _log_sum(log_p)).sum())
+            if change > best:
+                best, found = change, (a, b, w, one_centre, one_root)
+        if found is None:
+            break
+        a, b, w, one_centre, one_root = found
+        rest = np.delete(np.arange(len(weights)), [a, b])
+        weights, centres = np.append(weights[rest], w), np.concatenate([centres[rest], one_centre])
+        roots = np.concatenate([roots[rest], one_root])
+        weights, centres, roots = _steps(clients, varying, weights, centres, roots, STEPS_BETWEEN)
+    return weights, centres, roots
+
+
+def _near_pairs(weights: Array, mu: Array, covariance: Array) -> list[tuple[int, int]]:
+    """Pairs of groups, the likeliest to be one first: by the entropy that a merger adds (Runnalls 2007)."""
+    noise = 0.25 * np.eye(mu.shape[1])  # groups that are closer than clients can tell are one
+    log_volume = np.linalg.slogdet(covariance + noise)[1]
+    cost = {}
+    for a, b in combinations(range(len(weights)), 2):
+        w, away = weights[a] + weights[b], mu[a] - mu[b]
+        share = weights[a] / w
+        both = (
+            share * covariance[a] + (1 - share) * covariance[b] + share * (1 - share) * np.outer(away, away)
+        )
+        cost[a, b] = (
+            w * np.linalg.slogdet(both + noise)[1] - weights[a] * log_volume[a] - weights[b] * log_volume[b]
+        )
+    return sorted(cost, key=lambda pair: cost[pair])
+
+
+def _log_sum(terms: Array) -> Array:
+    top = terms.max(axis=1, keepdims=True)
+    return top[:, 0] + np.log(np.exp(terms - top).sum(axis=1))

@@ -5,6 +5,7 @@ fit.coefficients          # a data frame: one row for each school
 fit.predict(new_rows)
 """
 
-from vaneb.grouped.analysis import GroupedFit, fit_groups
+from vaneb.grouped.analysis import fit_groups
+from vaneb.grouped.result import GroupedFit
 
 __all__ = ["GroupedFit", "fit_groups"]

@@ -19,7 +19,7 @@ from vaneb.semidefinite import standard_errors
 
 if TYPE_CHECKING:
     from vaneb.estimators import VANEB
-    from vaneb.grouped.analysis import GroupedFit
+    from vaneb.grouped.result import GroupedFit
     from vaneb.grouped.scores import HeldOut
     from vaneb.prior import Prior
 

@@ -2,7 +2,7 @@
 
     theta_k ~ sum_j w_j N(mu_j, S_j)             a Dirichlet process mixture, concentration alpha
     mu_j    ~ N(m, Omega)                        m flat, Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
-    S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))    c_j a scale from a grid: groups may be tight
+    S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))    c_j uniform: groups may be tight
     b_i     ~ Gamma(1/2, rate 1 / REACH^2)       shared by the components
 
 in units in which the population has a standard deviation of about one.  With one component and c = 1 this is
@@ -86,14 +86,16 @@ def _lower(root):
 
 
 @njit(cache=True)
-def _picked(rng, log_p):
-    p = np.exp(log_p - log_p.max())
-    left = rng.random() * p.sum()
-    for j in range(len(p)):
-        left -= p[j]
-        if left < 0:
-            return j
-    return len(p) - 1
+def _scale(rng, shape, rate, least):
+    """A draw from the gamma distribution, between ``least`` and 1."""
+    for _ in range(50):
+        c = rng.gamma(shape, 1 / rate)
+        if least <= c <= 1:
+            return c
+    # Far out on one side: the density is exponential near the end of the range.
+    end = 1.0 if shape / rate > 1 else least
+    slope = (shape - 1) / end - rate
+    return min(max(end - rng.exponential() / slope, least), 1.0)
 
 
 @njit(cache=True)
@@ -113,11 +115,11 @@ def _concentration(rng, old, used, n_clients):
 
 @njit(cache=True)
 def draw_population(
-    rng, count, first, second, centres, roots, scales, middle, concentration, grid, spare, most
+    rng, count, first, second, centres, roots, scales, middle, concentration, least, spare, most
 ):
     """The next population, given sums over clients and the last one: the fields of ``Mixture`` in order.
 
-    ``grid``: scales on offer, equally spaced in their logarithm; the prior is flat in the scale.
+    ``least``: the smallest scale of a component; the prior is flat between it and 1.
     ``spare``, ``most``: components without clients, and components in all.
     """
     d = centres.shape[1]
@@ -155,12 +157,11 @@ def draw_population(
     between = _inverse_wishart_root(rng, scatter, d + 1.0 + used)
     middle = centre_sum / used + between @ _gaussian(rng, d) / math.sqrt(used)
     pull = np.linalg.inv(between @ between.T)
-    log_grid = np.log(grid)
     new_centres, new_roots, new_scales = np.empty((total, d)), np.empty((total, d, d)), np.empty(total)
     for j in range(total):
         if j >= used:
             new_centres[j] = middle + between @ _gaussian(rng, d)
-            new_scales[j] = grid[_picked(rng, log_grid)]
+            new_scales[j] = rng.uniform(least, 1.0)
             new_roots[j] = _lower(_inverse_wishart_root(rng, new_scales[j] * np.diag(shape), freedom))
             continue
         i = order[j]
@@ -171,8 +172,7 @@ def draw_population(
         trace = 0.0
         for a in range(d):
             trace += shape[a] * inverse[j, a, a]
-        # p(c | S_j): flat prior in c, spacing of the grid, inverse Wishart density
-        c = grid[_picked(rng, log_grid + 0.5 * freedom * d * log_grid - 0.5 * grid * trace)]
+        c = _scale(rng, 0.5 * freedom * d + 1, 0.5 * trace, least)
         # about the new centre, from moments about the old one
         moved = centre - centres[i]
         cross = np.outer(moved, first[i])
@@ -185,20 +185,55 @@ def draw_population(
 
 
 @njit(cache=True)
-def draw_moves(rng, square, cross, total, product, right, centres, shape, middle, between):
-    """A stretch (r,) of all components and moves of centres (J, r), given how clients stand to them.
+def draw_moves(
+    rng, precision, product, square, pull, cross, shift, centres, scales, shape, middle, between, least
+):
+    """Stretches (J, r) of components and moves of centres (J', r), given how clients stand to their centres.
 
-    Components and shape are stretched together, so the prior of delta is that of the shape: N(0, REACH^2 /
-    2b).
+    With u = theta - mu given, the estimates are theta_hat = mu + move + s_j D u + noise; D = diag(delta) is
+    common to all components.  D stretches components and shape together, so the prior of delta is that of the
+    shape, N(0, REACH^2 / 2b).  s_j stretches a component and its scale c_j together; as the prior of c_j is
+    flat, that of s_j is proportional to s_j.
+
+    ``shift`` (J', r): how far the centres of the J' components with clients are from the points about which
+    the sums (``sweep.Sums``) were taken.  Returns s_j delta, moves, and the new scales and shape.
     """
-    d = len(cross)
-    for_delta = np.linalg.inv(square + np.diag(shape / (2 * REACH**2)))
-    for_delta = _symmetric(for_delta)
-    delta = for_delta @ cross + np.linalg.cholesky(for_delta) @ _gaussian(rng, d)
-    pull = np.linalg.inv(between @ between.T)
-    moves = np.empty(right.shape)
-    for j in range(len(right)):
-        covariance = _symmetric(np.linalg.inv(pull + total[j]))
-        move = covariance @ (pull @ (middle - centres[j]) + right[j] - product[j] @ delta)
-        moves[j] = move + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
-    return delta, moves
+    used, d = shift.shape
+    # sums about the new centres
+    square, product, pull, cross = square.copy(), product.copy(), pull.copy(), cross.copy()
+    for j in range(used):
+        for i in range(d):
+            for a in range(d):
+                square[j, i, a] += shift[j, i] * shift[j, a] * precision[j, i, a]
+                square[j, i, a] -= shift[j, i] * product[j, i, a] + shift[j, a] * product[j, a, i]
+                cross[j, i] -= shift[j, a] * product[j, a, i]
+            cross[j, i] -= shift[j, i] * pull[j, i]
+        for i in range(d):
+            away = 0.0
+            for a in range(d):
+                away += precision[j, i, a] * shift[j, a]
+                product[j, i, a] -= precision[j, i, a] * shift[j, a]
+            pull[j, i] -= away
+            cross[j, i] += shift[j, i] * away
+    for_delta = _symmetric(np.linalg.inv(square.sum(axis=0) + np.diag(shape / (2 * REACH**2))))
+    delta = for_delta @ cross.sum(axis=0) + np.linalg.cholesky(for_delta) @ _gaussian(rng, d)
+    attraction = np.linalg.inv(between @ between.T)
+    moves, stretch = np.empty((used, d)), np.empty((len(scales), d))
+    stretch[:] = delta
+    scales = scales.copy()
+    for j in range(used):
+        covariance = _symmetric(np.linalg.inv(attraction + precision[j]))
+        move = covariance @ (attraction @ (middle - centres[j]) + pull[j] - product[j] @ delta)
+        move += np.linalg.cholesky(covariance) @ _gaussian(rng, d)
+        moves[j] = move
+        information, force = 0.0, 0.0
+        for i in range(d):
+            force += delta[i] * cross[j, i]
+            for a in range(d):
+                information += delta[i] * square[j, i, a] * delta[a]
+                force -= delta[i] * product[j, a, i] * move[a]
+        s = force / information + rng.standard_normal() / math.sqrt(information)
+        if least <= s * s * scales[j] <= 1 and rng.random() < abs(s):
+            stretch[j] *= abs(s)
+            scales[j] *= s * s
+    return stretch, moves, scales, shape * delta**2

@@ -30,12 +30,12 @@ class Options:
     draws: int = 400
     burn: int = 200
     sweeps: int = 20_000
-    effort: float = 3e7
-    accuracy: float = 0.03
+    effort: float = 1e8
+    accuracy: float = 0.025
     groups: int = 60
     spare: int = 3
     first_clients: int = 3_000
-    work: float = 2e5
+    work: float = 1e6
     fewest_draws: int = 25
     smallest_scale: float = 0.03
     expansions: int = 3

@@ -1,8 +1,9 @@
 """One step over clients: a map that returns sums.
 
-``draw_clients`` draws each client's component and theta given the population, ``add_up`` returns what the
-population needs to know of them; ``expectation`` returns the same sums as expectations, for a step of EM.
-Random numbers are a function of (seed, client, sweep), so results depend neither on blocks nor on threads.
+``sweep`` draws each client's component and theta given the population, and returns what the population needs
+to know of them; ``expectation`` returns such sums as expectations, for a step of EM.  Random numbers are a
+function of (seed, client, sweep), so results depend neither on blocks nor on threads, and nothing has to be
+kept of a client between two sweeps.
 
 Coordinates of theta are of two kinds.  In ``varying`` ones clients differ: components have centres and roots
 there.  The others are the same for all clients; a centre holds their common value, and roots are zero there.
@@ -33,24 +34,28 @@ from vaneb.vector_math import exponentials
 
 
 class Sums(NamedTuple):
-    """Over the clients of each of J components: how many, and moments of theta about its present centre."""
+    """Over the clients of each of J components: v = theta - mu and e = theta_hat - mu, mu its centre.
+
+    The first three say where thetas are; the others how well the estimates agree with them, which tells how
+    far centres and spreads may move together with the thetas (``mixtures.draw_moves``).
+    """
 
     clients: Array
     """(J,)"""
     first: Array
-    """(J, r)"""
+    """sum v, (J, r)"""
     second: Array
-    """(J, r, r)"""
-
-
-class Moves(NamedTuple):
-    """See ``add_up_moves``."""
-
-    square: Array
-    cross: Array
-    total: Array
+    """sum v v', (J, r, r)"""
+    precision: Array
+    """sum P, (J, r, r)"""
     product: Array
-    right: Array
+    """sum P diag(v), (J, r, r)"""
+    square: Array
+    """sum diag(v) P diag(v), (J, r, r)"""
+    pull: Array
+    """sum P e, (J, r)"""
+    cross: Array
+    """sum diag(v) P e, (J, r)"""
 
 
 class Shared(NamedTuple):
@@ -87,26 +92,32 @@ def _shares(x, precision, log_weights, mu, root, room, log_p):
 
 
 @njit(cache=True, nogil=True)
-def draw_clients(x, precision, keys, sweep, log_weights, centres, roots, component, theta):
-    """Draw component (B, LANES) and theta (B, D, LANES) of each client, given the population.
+def draw_components(x, precision, keys, number, log_weights, centres, roots, component):
+    """Draw the component (B, LANES) of each client, given the population, whatever its theta.
 
-    ``keys`` (B, LANES) are the clients' own; x and precision as in ``lanes.Lanes``.
+    ``keys`` (B, LANES) are the clients' own, ``number`` is the sweep's; x and precision as in ``Lanes``.
     """
     m, d, r = roots.shape
-    if m > 1:
-        mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
-        spread_out(centres, roots, mu, root)
-        room, p = scratch(d, r), np.empty((m + 1, LANES))
-        hashes, left = np.empty(LANES, dtype=np.uint64), np.empty(LANES)
-        for k in range(len(x)):
-            _shares(x[k], precision[k], log_weights, mu, root, room, p)
-            for v in range(LANES):
-                hashes[v] = mixed(keys[k, v] + np.uint64(sweep) * GOLDEN)
-            uniforms(hashes, 0, left)
-            _pick(p, left, component[k])
-    else:
+    if m == 1:
         component[:] = 0
-    draw_thetas(x, precision, keys, sweep, component, centres, roots, theta)
+        return
+    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
+    spread_out(centres, roots, mu, root)
+    room, p = scratch(d, r), np.empty((m + 1, LANES))
+    hashes, left = np.empty(LANES, dtype=np.uint64), np.empty(LANES)
+    for k in range(len(x)):
+        _shares(x[k], precision[k], log_weights, mu, root, room, p)
+        for v in range(LANES):
+            hashes[v] = mixed(keys[k, v] + np.uint64(number) * GOLDEN)
+        uniforms(hashes, 0, left)
+        _pick(p, left, component[k])
+
+
+@njit(cache=True, nogil=True)
+def draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta):
+    """Draw component (B, LANES) and theta (B, D, LANES) of each client, given the population."""
+    draw_components(x, precision, keys, number, log_weights, centres, roots, component)
+    draw_thetas(x, precision, keys, number, component, centres, roots, theta)
 
 
 @njit(cache=True, nogil=True)
@@ -122,7 +133,7 @@ def _pick(p, left, component):
 
 
 @njit(cache=True, nogil=True)
-def draw_thetas(x, precision, keys, sweep, component, centres, roots, theta):
+def draw_thetas(x, precision, keys, number, component, centres, roots, theta):
     """Draw theta (B, D, LANES) of each client, given the population and its component."""
     m, d, r = roots.shape
     room, unused, hashes = scratch(d, r), np.empty(LANES), np.empty(LANES, dtype=np.uint64)
@@ -136,7 +147,7 @@ def draw_thetas(x, precision, keys, sweep, component, centres, roots, theta):
                     for a in range(r):
                         root[i * r + a, v] = roots[j, i, a]
         for v in range(LANES):
-            hashes[v] = mixed(keys[k, v] + np.uint64(sweep) * GOLDEN)
+            hashes[v] = mixed(keys[k, v] + np.uint64(number) * GOLDEN)
         weigh(x[k], precision[k], mu, root, room, unused)
         for a in range(r):
             normals(hashes, a + 1, normal[a])
@@ -144,85 +155,79 @@ def draw_thetas(x, precision, keys, sweep, component, centres, roots, theta):
 
 
 @njit(cache=True, nogil=True)
-def accept_chances(keys, sweep, out):
+def accept_chances(keys, number, out):
     """A uniform number for each client that ``draw_clients`` has not used, (B, LANES)."""
     for k in range(len(keys)):
         for v in range(LANES):
-            out[k, v] = uniform(mixed(mixed(keys[k, v] + np.uint64(sweep) * GOLDEN) ^ GOLDEN))
+            out[k, v] = uniform(mixed(mixed(keys[k, v] + np.uint64(number) * GOLDEN) ^ GOLDEN))
 
 
-@njit(cache=True, nogil=True)
-def add_up(n, component, theta, varying, centres):
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def add_up(n, x, precision, component, theta, varying, centres):
     """``Sums`` over the first ``n`` clients."""
-    m, r = len(centres), len(varying)
+    d, r, m = x.shape[1], len(varying), len(centres)
+    full = precision.shape[1] > d
     count, first, second = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r))
-    u = np.empty(r)
+    total, product, square = np.zeros((m, r, r)), np.zeros((m, r, r)), np.zeros((m, r, r))
+    pull, cross = np.zeros((m, r)), np.zeros((m, r))
+    u, away = np.empty(r), np.empty(d)
     for k in range(n):
-        j = component[k // LANES, k % LANES]
+        b, v = k // LANES, k % LANES
+        j = component[b, v]
         count[j] += 1
+        for i in range(d):
+            away[i] = x[b, i, v] - centres[j, i]
         for i in range(r):
-            u[i] = theta[k // LANES, varying[i], k % LANES] - centres[j, varying[i]]
+            u[i] = theta[b, varying[i], v] - centres[j, varying[i]]
         for i in range(r):
+            c = varying[i]
             first[j, i] += u[i]
             for a in range(i + 1):
                 second[j, i, a] += u[i] * u[a]
+            if full:
+                force = 0.0
+                for a in range(d):
+                    force += precision[b, c * d + a, v] * away[a]
+                for a in range(r):
+                    p = precision[b, c * d + varying[a], v]
+                    total[j, i, a] += p
+                    p *= u[a]
+                    product[j, i, a] += p
+                    square[j, i, a] += u[i] * p
+            else:
+                p = precision[b, c, v]
+                force = p * away[c]
+                total[j, i, i] += p
+                p *= u[i]
+                product[j, i, i] += p
+                square[j, i, i] += u[i] * p
+            pull[j, i] += force
+            cross[j, i] += u[i] * force
     for j in range(m):
         for i in range(r):
             for a in range(i):
                 second[j, a, i] = second[j, i, a]
-    return count, first, second
-
-
-@njit(cache=True, nogil=True, fastmath=True)
-def add_up_moves(n, x, precision, component, theta, varying, centres):
-    """What the clients say of a stretch D = diag(delta) and of new centres, u_k = theta_k - mu_j given:
-
-        theta_hat_k = mu_j + D u_k + noise.
-
-    Returns sum_k U P_k U (r, r) and sum_k U P_k (theta_hat_k - mu_j) (r,), U = diag(u_k), for delta; and for
-    each component sum P_k, sum P_k U (J, r, r) and sum P_k (theta_hat_k - mu_j) (J, r).
-    """
-    d, r, m = x.shape[1], len(varying), len(centres)
-    full = precision.shape[1] > d
-    square, cross = np.zeros((r, r)), np.zeros(r)
-    total, product, right = np.zeros((m, r, r)), np.zeros((m, r, r)), np.zeros((m, r))
-    u, away = np.empty(d), np.empty(d)
-    for k in range(n):
-        b, v = k // LANES, k % LANES
-        j = component[b, v]
-        for i in range(d):
-            u[i] = theta[b, i, v] - centres[j, i]
-            away[i] = x[b, i, v] - centres[j, i]
-        for i in range(r):
-            c = varying[i]
-            if full:
-                pull = 0.0
-                for a in range(d):
-                    pull += precision[b, c * d + a, v] * away[a]
-                for a in range(r):
-                    p = precision[b, c * d + varying[a], v]
-                    square[i, a] += u[c] * p * u[varying[a]]
-                    total[j, i, a] += p
-                    product[j, i, a] += p * u[varying[a]]
-            else:
-                p = precision[b, c, v]
-                pull = p * away[c]
-                square[i, i] += u[c] * p * u[c]
-                total[j, i, i] += p
-                product[j, i, i] += p * u[c]
-            cross[i] += u[c] * pull
-            right[j, i] += pull
-    return square, cross, total, product, right
+    return count, first, second, total, product, square, pull, cross
 
 
 @njit(cache=True, nogil=True)
-def add_up_shared(n, x, precision, component, shared, centres, roots):
-    """``Shared``, given clients' components, whatever their thetas: by W = P - P R M^{-1} R' P.
+def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying):
+    """``Sums`` over Gaussian clients whose components and thetas are drawn given the population."""
+    component, theta = np.zeros(keys.shape, dtype=np.int64), np.empty(x.shape)
+    draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta)
+    return add_up(n, x, precision, component, theta, varying, centres)
+
+
+@njit(cache=True, nogil=True)
+def sweep_shared(n, x, precision, keys, number, log_weights, centres, roots, shared):
+    """``Shared`` given components, which are drawn here, whatever the thetas: by W = P - P R M^{-1} R' P.
 
     The value is told relative to that in ``centres``.
     """
     d, r, q = x.shape[1], roots.shape[2], len(shared)
     full = precision.shape[1] > d
+    component = np.zeros(keys.shape, dtype=np.int64)
+    draw_components(x, precision, keys, number, log_weights, centres, roots, component)
     total, right = np.zeros((q, q)), np.zeros(q)
     p, e = np.zeros((d, d)), np.empty(d)
     for k in range(n):

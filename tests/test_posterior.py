@@ -138,16 +138,16 @@ def on_a_grid(kind: str, prior: Prior, points: int = 500) -> tuple[np.ndarray, n
 
 #: This client's estimate is less than a standard error from zero, where its variance function ends.
 EDGE = 4
-AT_EDGE = pytest.mark.xfail(
-    strict=False, reason="points drawn under the Gaussian view miss half the posterior"
-)
+AT_EDGE = pytest.mark.xfail(strict=True, reason="its posterior is too far from a Gaussian in every group")
+FAR_FROM_GAUSSIAN = [("shared", "own"), ("shared", "drawn")]
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "clients"),
     [
         *((kind, name, [k for k in range(K) if k != EDGE]) for kind, name in CORRECTED),
-        *(pytest.param(kind, name, [EDGE], marks=AT_EDGE) for kind, name in CORRECTED),
+        *((kind, name, [EDGE]) for kind, name in CORRECTED if (kind, name) not in FAR_FROM_GAUSSIAN),
+        *(pytest.param(kind, name, [EDGE], marks=AT_EDGE) for kind, name in FAR_FROM_GAUSSIAN),
     ],
 )
 def test_clients_that_are_not_gaussian_against_a_grid(kind: str, name: str, clients: list[int]) -> None:
@@ -156,9 +156,9 @@ def test_clients_that_are_not_gaussian_against_a_grid(kind: str, name: str, clie
     grid, shares, marginal = on_a_grid(kind, post.prior)
     mean = shares @ grid
     sd = np.sqrt(shares @ grid**2 - mean**2)
-    assert (np.abs(post.mean - mean) / sd)[clients].max() < 0.1
-    assert_allclose(post.sd[clients], sd[clients], rtol=0.1)
-    assert_allclose(post.log_marginal[clients], np.log(marginal)[clients], atol=0.1)
+    assert (np.abs(post.mean - mean) / sd)[clients].max() < 0.05
+    assert_allclose(post.sd[clients], sd[clients], rtol=0.075)
+    assert_allclose(post.log_marginal[clients], np.log(marginal)[clients], atol=0.03)
     low, high = post.interval(0.9)
     for i in range(D):
         for bound, probability in ((low, 0.05), (high, 0.95)):

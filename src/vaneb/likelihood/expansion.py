@@ -6,12 +6,13 @@ likelihood.  They serve as proposals (``vaneb.population``), never as the last w
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.seam import Array, Likelihood, as_matrices
 from vaneb.semidefinite import covariance_of_estimates
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 STEP, FLAT = 0.05, 1e-6
 #: Newton steps towards the clients' likeliest points, and halvings of one that overshoots.
 STEPS, HALVINGS = 8, 4
+#: Times that a view's moments are matched, points for it, and how much wider than the posterior these lie.
+MATCHES, MATCHING_POINTS, WIDER = 2, 64, 1.4
 
 
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
@@ -102,12 +105,78 @@ def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array
 
 
 def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> ConstantGaussian:
-    """The clients expanded at their posterior modes under N(mean, covariance)."""
+    """The Gaussian of each client that gives it the right posterior moments under N(mean, covariance).
+
+    It starts as the one that touches the likelihood at the posterior mode.
+    """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
-    return likelihood.expanded(modes_under(likelihood, mean, covariance))
+    view = likelihood.expanded(modes_under(likelihood, mean, covariance))
+    for _ in range(MATCHES):
+        view = _matched(likelihood, view, mean, covariance)
+    return view
+
+
+def _matched(
+    likelihood: Likelihood, view: ConstantGaussian, mean: Array, covariance: Array
+) -> ConstantGaussian:
+    """``view`` with the posterior moments that the likelihood has under N(mean, covariance).
+
+    Moments by points around the view's posterior, weighed by likelihood; clients for whom few points count
+    keep their view.
+    """
+    n, d = view.estimates.shape
+    inverse, precision = np.linalg.inv(covariance), as_matrices(view.base_precision)
+    spread = np.linalg.inv(precision + inverse)
+    right = np.einsum("kij,kj->ki", precision, view.estimates) + inverse @ mean
+    centre = np.einsum("kij,kj->ki", spread, right)
+    root = WIDER * np.linalg.cholesky((spread + np.swapaxes(spread, 1, 2)) / 2)
+    normal = even_normals(d, max(MATCHING_POINTS, 16 * d))
+    log_weight = np.empty((n, len(normal)))
+    for s, z in enumerate(normal):
+        theta = centre + root @ z
+        away = theta - mean
+        height = likelihood.at(theta) - 0.5 * np.einsum("ki,ij,kj->k", away, inverse, away)
+        log_weight[:, s] = height + 0.5 * z @ z
+    log_weight = np.where(np.isfinite(log_weight), log_weight, -np.inf)
+    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
+    weight = np.minimum(weight, len(normal) ** 0.5 * weight.mean(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    shift = weight @ normal
+    second = np.einsum("ks,si,sj->kij", weight, normal, normal) - shift[:, :, None] * shift[:, None, :]
+    # in coordinates in which the posterior under the old view is N(0, I / WIDER^2)
+    values, vectors = np.linalg.eigh(second)
+    enough = (1 / (weight**2).sum(axis=1) > 4 * d + 4) & (values[:, 0] > 1e-3)
+    values = np.maximum(values, 1e-3)
+    inverse_here = np.swapaxes(root, 1, 2) @ inverse @ root
+    posterior = (vectors / values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    own, basis = np.linalg.eigh(posterior - inverse_here)
+    own = np.maximum(own, FLAT * own.max(axis=1, keepdims=True) + 1e-9)
+    to_mean = np.linalg.solve(root, (mean - centre)[:, :, None])[:, :, 0]
+    right = np.einsum("kij,kj->ki", posterior, shift) - np.einsum("kij,kj->ki", inverse_here, to_mean)
+    site = np.einsum("kia,ka->ki", basis, np.einsum("kia,ki->ka", basis, right) / own)
+    back = np.linalg.inv(root)
+    new = np.swapaxes(back, 1, 2) @ ((basis * own[:, None, :]) @ np.swapaxes(basis, 1, 2)) @ back
+    x = np.where(enough[:, None], centre + np.einsum("kij,kj->ki", root, site), view.estimates)
+    p = np.where(enough[:, None, None], new, precision)
+    points = np.where(enough[:, None], centre + np.einsum("kij,kj->ki", root, shift), centre)
+    made = ConstantGaussian(x, (p + np.swapaxes(p, 1, 2)) / 2)
+    value = likelihood.at(points)
+    return ConstantGaussian(
+        x, made.base_precision, np.where(np.isfinite(value), value, 0.0) - made.at(points)
+    )
+
+
+@cache
+def even_normals(dimension: int, count: int) -> Array:
+    """Normal numbers (count, d) that are spread evenly."""
+    from scipy.special import ndtri
+    from scipy.stats.qmc import Sobol
+
+    size = 1 << (count - 1).bit_length()
+    return ndtri(Sobol(dimension, scramble=True, rng=np.random.default_rng(0)).random(size))
 
 
 def view_of(likelihood: Likelihood, prior: Prior) -> ConstantGaussian:
-    """The clients expanded where ``prior`` and their likelihood put them."""
+    """The clients as Gaussians, where ``prior`` and their likelihood put them."""
     return view_under(likelihood, prior.mean, prior.covariance)

@@ -24,6 +24,8 @@ STEP, FLAT = 0.05, 1e-6
 STEPS, HALVINGS = 8, 4
 #: Times that a view's moments are matched, points for it, and how much wider than the posterior these lie.
 MATCHES, MATCHING_POINTS, WIDER = 2, 64, 1.4
+#: How far from the posterior the centre of a view may be, in about posterior standard deviations.
+FURTHEST = 10.0
 
 
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
@@ -151,10 +153,12 @@ def _matched(
     inverse_here = np.swapaxes(root, 1, 2) @ inverse @ root
     posterior = (vectors / values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     own, basis = np.linalg.eigh(posterior - inverse_here)
-    own = np.maximum(own, FLAT * own.max(axis=1, keepdims=True) + 1e-9)
     to_mean = np.linalg.solve(root, (mean - centre)[:, :, None])[:, :, 0]
     right = np.einsum("kij,kj->ki", posterior, shift) - np.einsum("kij,kj->ki", inverse_here, to_mean)
-    site = np.einsum("kia,ka->ki", basis, np.einsum("kia,ki->ka", basis, right) / own)
+    # A slope without curvature would draw clients to infinity in a population with heavy tails.
+    slope = np.einsum("kia,ki->ka", basis, right)
+    own = np.maximum(own, np.maximum(np.abs(slope) / FURTHEST, FLAT * own.max(axis=1, keepdims=True) + 1e-9))
+    site = np.einsum("kia,ka->ki", basis, slope / own)
     back = np.linalg.inv(root)
     new = np.swapaxes(back, 1, 2) @ ((basis * own[:, None, :]) @ np.swapaxes(basis, 1, 2)) @ back
     x = np.where(enough[:, None], centre + np.einsum("kij,kj->ki", root, site), view.estimates)

@@ -44,6 +44,8 @@ class Clients(Protocol):
 
     units: Units
     lanes: Lanes
+    cost: float
+    """Of a client in a sweep, in that of a Gaussian one."""
 
     @property
     def acceptance(self) -> float:
@@ -80,6 +82,7 @@ class GaussianClients:
     """Clients that report an estimate and its precision."""
 
     acceptance: float = 1.0
+    cost = 1.0
 
     def __init__(self, likelihood: Likelihood, coordinates: Coordinates, keys: NDArray[np.uint64]) -> None:
         view = likelihood.expanded(None)
@@ -127,6 +130,8 @@ class GaussianClients:
 
 class OtherClients:
     """Clients whose likelihood is not Gaussian."""
+
+    cost = 6.0
 
     def __init__(self, likelihood: Likelihood, coordinates: Coordinates, keys: NDArray[np.uint64]) -> None:
         self.likelihood, self.coordinates, self.keys = likelihood, coordinates, keys

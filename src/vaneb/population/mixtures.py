@@ -1,14 +1,16 @@
 """A draw of the population given sums over clients: the model, and its conditional distributions.
 
     theta_k ~ sum_j w_j N(mu_j, S_j)             a Dirichlet process mixture, concentration alpha
-    mu_j    ~ N(m, Omega)                        m flat, Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
+    mu_j    ~ t(m, Omega)     m ~ N(0, MIDDLE^2), Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
     S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))    c_j uniform: groups may be tight
     b_i     ~ Gamma(1/2, rate 1 / REACH^2)       shared by the components
 
 in units in which the population has a standard deviation of about one.  With one component and c = 1 this is
 the prior of Huang and Wand (2013): standard deviations are half-t with scale REACH, nearly flat where the
-population can be, and every correlation is uniform.  Everything is drawn from sums: counts,
-and first and second moments of theta by component (``sweep.Sums``).
+population can be, and every correlation is uniform.  Centres have heavy tails, as N(m, Omega / l_j) with l_j
+gamma: a client that is nothing like the others gets a component far out, and says nothing of where groups
+are.  Everything is drawn from sums: counts, and first and second moments of theta by component
+(``sweep.Sums``).
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from vaneb.likelihood.seam import Array
 
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
+#: Prior standard deviation of the middle of the groups, which lie about the usual client, not about an odd one.
+MIDDLE = 3.0
+#: Degrees of freedom of the t distribution of centres.
+TAIL = 2.0
 #: Gamma prior of the concentration: shape and rate.
 CONCENTRATION = (0.5, 6.0)
 
@@ -42,6 +48,10 @@ class Mixture(NamedTuple):
     """(J, D, r), S_j = R_j R_j'; lower triangular in the varying coordinates."""
     scales: Array
     """c_j, (J,)"""
+    ties: Array
+    """l_j, (J,): how firmly a centre is held near the middle."""
+    clients: Array
+    """How many clients a component has, (J,)."""
     occupied: int
     """Components that have clients; the others are offers, and together stand for groups not yet seen."""
     middle: Array
@@ -73,16 +83,38 @@ def _bartlett(rng, d, freedom):
 
 
 @njit(cache=True)
+def _cholesky(matrix):
+    """The lower triangular root, whatever the units; rounding may leave a matrix slightly indefinite."""
+    d = len(matrix)
+    scale = np.empty(d)
+    for i in range(d):
+        scale[i] = math.sqrt(max(matrix[i, i], 1e-300))
+    unit = np.empty((d, d))
+    for i in range(d):
+        for a in range(d):
+            unit[i, a] = 0.5 * (matrix[i, a] + matrix[a, i]) / (scale[i] * scale[a])
+        unit[i, i] = 1 + 1e-10
+    root = np.linalg.cholesky(unit)
+    for i in range(d):
+        root[i] *= scale[i]
+    return root
+
+
+@njit(cache=True)
 def _inverse_wishart_root(rng, scale, freedom):
     """R with R R' ~ inverse Wishart(freedom, scale)."""
-    root = np.linalg.cholesky(scale)
-    return root @ np.ascontiguousarray(np.linalg.inv(_bartlett(rng, len(scale), freedom)).T)
+    return _cholesky(scale) @ np.ascontiguousarray(np.linalg.inv(_bartlett(rng, len(scale), freedom)).T)
 
 
 @njit(cache=True)
 def _lower(root):
-    """The lower triangular root of R R'."""
-    return np.linalg.cholesky(root @ np.ascontiguousarray(root.T))
+    """The lower triangular root of R R', with a positive diagonal."""
+    _, upper = np.linalg.qr(np.ascontiguousarray(root.T))
+    lower = np.ascontiguousarray(upper.T)
+    for a in range(len(lower)):
+        if lower[a, a] < 0:
+            lower[:, a] *= -1
+    return lower
 
 
 @njit(cache=True)
@@ -99,8 +131,21 @@ def _scale(rng, shape, rate, least):
 
 
 @njit(cache=True)
-def _symmetric(matrix):
-    return (matrix + matrix.T) / 2
+def _stretch(rng, information, force, low, high):
+    """The next s > 0, density s exp(force s - information s^2 / 2), log s from low to high; the last was 1.
+
+    By slice sampling (Neal 2003), in log s.
+    """
+    height = force - 0.5 * information - rng.exponential()
+    while True:
+        t = rng.uniform(low, high)
+        s = math.exp(t)
+        if 2 * t + force * s - 0.5 * information * s * s >= height or high - low < 1e-12:
+            return s
+        if t < 0:
+            low = t
+        else:
+            high = t
 
 
 @njit(cache=True)
@@ -115,7 +160,7 @@ def _concentration(rng, old, used, n_clients):
 
 @njit(cache=True)
 def draw_population(
-    rng, count, first, second, centres, roots, scales, middle, concentration, least, spare, most
+    rng, count, first, second, centres, roots, scales, middle, between, concentration, least, spare, most
 ):
     """The next population, given sums over clients and the last one: the fields of ``Mixture`` in order.
 
@@ -130,9 +175,10 @@ def draw_population(
     total = min(used + spare, most)
     concentration = _concentration(rng, concentration, used, n_clients)
     # weights ~ Dirichlet(counts, concentration); the last part is broken into sticks for the spare ones
-    weights = np.empty(total)
+    weights, clients = np.empty(total), np.zeros(total)
     for j in range(used):
-        weights[j] = rng.gamma(count[order[j]], 1.0)
+        clients[j] = count[order[j]]
+        weights[j] = rng.gamma(clients[j], 1.0)
     rest = rng.gamma(concentration, 1.0)
     for j in range(used, total):
         share = rng.beta(1.0, concentration) if j < total - 1 else 1.0
@@ -140,35 +186,39 @@ def draw_population(
         rest *= 1 - share
     weights /= weights.sum()
     # what components have in common: their shape, and where centres lie
-    inverse, information, centre_sum = np.empty((used, d, d)), np.zeros(d), np.zeros(d)
+    inverse, information = np.empty((used, d, d)), np.zeros(d)
     for j in range(used):
         back = np.linalg.inv(roots[order[j]])
         inverse[j] = back.T @ back
-        centre_sum += centres[order[j]]
         for i in range(d):
             information[i] += scales[order[j]] * inverse[j, i, i]
     shape = np.empty(d)
     for i in range(d):
         shape[i] = 4 * rng.gamma(0.5 + 0.5 * freedom * used, 1 / (1 / REACH**2 + 2 * information[i]))
-    scatter = np.diag(1 + 0.5 * shape)
+    scatter, back, ties = np.diag(1 + 0.5 * shape), np.linalg.inv(between), np.empty(total)
+    middle_sum = np.zeros(d)
     for j in range(used):
         away = centres[order[j]] - middle
-        scatter += np.outer(away, away)
+        ties[j] = rng.gamma(0.5 * (TAIL + d), 2 / (TAIL + ((back @ away) ** 2).sum()))
+        scatter += ties[j] * np.outer(away, away)
+        middle_sum += ties[j] * centres[order[j]]
     between = _inverse_wishart_root(rng, scatter, d + 1.0 + used)
-    middle = centre_sum / used + between @ _gaussian(rng, d) / math.sqrt(used)
     pull = np.linalg.inv(between @ between.T)
+    known = np.linalg.inv(ties[:used].sum() * pull + np.eye(d) / MIDDLE**2)
+    middle = known @ (pull @ middle_sum) + _cholesky(known) @ _gaussian(rng, d)
     new_centres, new_roots, new_scales = np.empty((total, d)), np.empty((total, d, d)), np.empty(total)
     for j in range(total):
         if j >= used:
-            new_centres[j] = middle + between @ _gaussian(rng, d)
+            ties[j] = rng.gamma(0.5 * TAIL, 2 / TAIL)
+            new_centres[j] = middle + between @ _gaussian(rng, d) / math.sqrt(ties[j])
             new_scales[j] = rng.uniform(least, 1.0)
             new_roots[j] = _lower(_inverse_wishart_root(rng, new_scales[j] * np.diag(shape), freedom))
             continue
         i = order[j]
         n, s = count[i], first[i] + count[i] * centres[i]
-        covariance = _symmetric(np.linalg.inv(pull + n * inverse[j]))
-        centre = covariance @ (pull @ middle + inverse[j] @ s)
-        centre = centre + np.linalg.cholesky(covariance) @ _gaussian(rng, d)
+        covariance = np.linalg.inv(ties[j] * pull + n * inverse[j])
+        centre = covariance @ (ties[j] * (pull @ middle) + inverse[j] @ s)
+        centre = centre + _cholesky(covariance) @ _gaussian(rng, d)
         trace = 0.0
         for a in range(d):
             trace += shape[a] * inverse[j, a, a]
@@ -177,16 +227,17 @@ def draw_population(
         moved = centre - centres[i]
         cross = np.outer(moved, first[i])
         scatter = second[i] - cross - cross.T + n * np.outer(moved, moved) + c * np.diag(shape)
-        for a in range(d):
-            scatter[a, a] *= 1 + 1e-10
         new_centres[j], new_scales[j] = centre, c
-        new_roots[j] = _lower(_inverse_wishart_root(rng, _symmetric(scatter), freedom + n))
-    return weights, new_centres, new_roots, new_scales, used, middle, between, shape, concentration
+        new_roots[j] = _lower(_inverse_wishart_root(rng, scatter, freedom + n))
+    return (
+        weights, new_centres, new_roots, new_scales, ties, clients, used, middle, between, shape,
+        concentration,
+    )  # fmt: skip
 
 
 @njit(cache=True)
 def draw_moves(
-    rng, precision, product, square, pull, cross, shift, centres, scales, shape, middle, between, least
+    rng, precision, product, square, pull, cross, shift, centres, scales, ties, shape, middle, between, least
 ):
     """Stretches (J, r) of components and moves of centres (J', r), given how clients stand to their centres.
 
@@ -215,16 +266,17 @@ def draw_moves(
                 product[j, i, a] -= precision[j, i, a] * shift[j, a]
             pull[j, i] -= away
             cross[j, i] += shift[j, i] * away
-    for_delta = _symmetric(np.linalg.inv(square.sum(axis=0) + np.diag(shape / (2 * REACH**2))))
-    delta = for_delta @ cross.sum(axis=0) + np.linalg.cholesky(for_delta) @ _gaussian(rng, d)
+    for_delta = np.linalg.inv(square.sum(axis=0) + np.diag(shape / (2 * REACH**2)))
+    delta = for_delta @ cross.sum(axis=0) + _cholesky(for_delta) @ _gaussian(rng, d)
     attraction = np.linalg.inv(between @ between.T)
     moves, stretch = np.empty((used, d)), np.empty((len(scales), d))
     stretch[:] = delta
     scales = scales.copy()
     for j in range(used):
-        covariance = _symmetric(np.linalg.inv(attraction + precision[j]))
-        move = covariance @ (attraction @ (middle - centres[j]) + pull[j] - product[j] @ delta)
-        move += np.linalg.cholesky(covariance) @ _gaussian(rng, d)
+        covariance = np.linalg.inv(ties[j] * attraction + precision[j])
+        right = ties[j] * (attraction @ (middle - centres[j])) + pull[j] - product[j] @ delta
+        move = covariance @ right
+        move += _cholesky(covariance) @ _gaussian(rng, d)
         moves[j] = move
         information, force = 0.0, 0.0
         for i in range(d):
@@ -232,8 +284,7 @@ def draw_moves(
             for a in range(d):
                 information += delta[i] * square[j, i, a] * delta[a]
                 force -= delta[i] * product[j, a, i] * move[a]
-        s = force / information + rng.standard_normal() / math.sqrt(information)
-        if least <= s * s * scales[j] <= 1 and rng.random() < abs(s):
-            stretch[j] *= abs(s)
-            scales[j] *= s * s
+        s = _stretch(rng, information, force, 0.5 * math.log(least / scales[j]), -0.5 * math.log(scales[j]))
+        stretch[j] *= s
+        scales[j] *= s * s
     return stretch, moves, scales, shape * delta**2

@@ -14,10 +14,10 @@ class Options:
     draws : populations that are kept.  More make results from two seeds more alike.
     burn : sweeps before the first one that is kept.
     sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d)^2 at most.
-    Where
-        these end the fit, the Monte Carlo error that was reached is told.
+        Where these end the fit, the Monte Carlo error that was reached is told.
     accuracy : Monte Carlo standard error, in posterior standard deviations, at which a fit stops; 95% of
-        clients' estimates and the population's logarithmic scale must be below it.
+        clients' estimates, and half the errors of interval ends, must be below it.
+    fewest_sweeps : sweeps at least, within ``effort``, where the number of groups is not known.
     groups : Gaussian components at most.
     spare : empty components that a sweep offers to clients.
     first_clients : clients that the burn-in looks at, where there are more.
@@ -32,6 +32,7 @@ class Options:
     sweeps: int = 20_000
     effort: float = 1e8
     accuracy: float = 0.025
+    fewest_sweeps: int = 3_000
     groups: int = 60
     spare: int = 3
     first_clients: int = 3_000

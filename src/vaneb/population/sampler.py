@@ -24,7 +24,7 @@ from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row, lanes_of
 from vaneb.population.mixtures import Mixture, draw_moves, draw_population
 from vaneb.population.options import Options
-from vaneb.population.start import first_mixture
+from vaneb.population.start import first_mixture, with_lone_clients
 from vaneb.population.sweep import Sums
 from vaneb.prior import Prior
 
@@ -129,7 +129,7 @@ class _Chain:
             population.centres[:, self.shared] = np.average(
                 x[:, self.shared], axis=0, weights=weights[:, self.shared] + 1e-12
             )
-        return population
+        return with_lone_clients(population, lanes, self.varying, self.most)
 
     def step(self, population: Mixture, few: slice) -> Mixture:
         """One sweep over the clients in some blocks of lanes.
@@ -149,7 +149,7 @@ class _Chain:
         stretch, move, scales, shape = draw_moves(
             self.rng, sums.precision[order], sums.product[order], sums.square[order], sums.pull[order],
             sums.cross[order], centres - population.centres[order][:, self.varying], centres, drawn.scales,
-            drawn.shape, drawn.middle, drawn.between, self.options.smallest_scale**2,
+            drawn.ties, drawn.shape, drawn.middle, drawn.between, self.options.smallest_scale**2,
         )  # fmt: skip
         moved, roots = drawn.centres.copy(), drawn.roots.copy()
         moved[:used, self.varying] += move
@@ -163,7 +163,7 @@ class _Chain:
         """The next population, given sums over clients."""
         weights, centres, roots, *rest = draw_population(
             self.rng, sums.clients, sums.first, sums.second, last.centres[:, self.varying],
-            last.roots[:, self.varying], last.scales, last.middle, last.concentration,
+            last.roots[:, self.varying], last.scales, last.middle, last.between, last.concentration,
             self.options.smallest_scale**2, self.spare, self.most,
         )  # fmt: skip
         if not len(self.shared):
@@ -196,16 +196,18 @@ class _Chain:
             kept.append(population)
             _tell(progress, self.sweeps, options.burn + draws * every)
             if len(kept) == draws:
-                error = self._error(kept)
-                if error <= options.accuracy or self.sweeps + draws * every > self._most_sweeps(draws):
+                error, most = self._error(kept), self._most_sweeps(draws)
+                # groups come and go slowly: what was not seen yet is in no batch
+                settled = self.spare == 0 or self.sweeps >= options.fewest_sweeps
+                if (error <= options.accuracy and settled) or self.sweeps + draws * every > most:
                     break
                 kept, every = kept[1::2], every * 2
         sampling = Sampling(error, options.accuracy, self.sweeps, self.clients.acceptance)
         return [self._in_units(one) for one in kept], sampling
 
     def _most_sweeps(self, draws: int) -> float:
-        """Sweeps that the clients' number allows."""
-        pairs = self.n * (1 + self.clients.lanes.x.shape[1]) ** 2
+        """Sweeps that the clients' number allows; a client that is not Gaussian counts as several."""
+        pairs = self.n * (1 + self.clients.lanes.x.shape[1]) ** 2 * self.clients.cost
         return max(self.options.burn + draws, min(self.options.sweeps, self.options.effort / pairs))
 
     def _expand(self, population: Mixture) -> None:
@@ -250,18 +252,23 @@ class _Chain:
     def _in_units(self, one: Mixture) -> Components:
         """Weights, centres and covariances in the clients' units.
 
-        Components without clients are offers, together a broad one: where a group not yet seen might be.
+        Components without clients are offers, together a broad one: where a group not yet seen might be.  A
+        component of one client is no group.  It is broad too: only that client says where it is.
         """
-        used, units = one.occupied, self.clients.units
-        covariances = one.roots[:used] @ np.swapaxes(one.roots[:used], 1, 2)
-        weights, centres = one.weights[:used], one.centres[:used]
-        if len(one.weights) > used:
-            weights = np.append(weights, one.weights[used:].sum())
-            broad_centre, broad = one.centres[0].copy(), np.zeros(covariances.shape[1:])
-            broad_centre[self.varying] = one.middle
-            broad[np.ix_(self.varying, self.varying)] = one.between @ one.between.T + np.diag(one.shape)
-            centres = np.vstack([centres, broad_centre])
-            covariances = np.concatenate([covariances, broad[None]])
+        units, varying = self.clients.units, np.ix_(self.varying, self.varying)
+        weights, centres = one.weights[: one.occupied].copy(), one.centres[: one.occupied].copy()
+        covariances = one.roots[: one.occupied] @ np.swapaxes(one.roots[: one.occupied], 1, 2)
+        if self.spare and len(one.weights) > one.occupied:
+            weights = np.append(weights, one.weights[one.occupied :].sum())
+            centres = np.vstack([centres, centres[0]])
+            covariances = np.concatenate([covariances, np.zeros_like(covariances[:1])])
+            covariances[-1][varying] = np.diag(one.shape)
+        between = one.between @ one.between.T
+        for j in range(len(weights)):
+            unseen = j == one.occupied
+            if unseen or (one.clients[j] == 1 and one.occupied > 1):
+                centres[j, self.varying] = one.middle
+                covariances[j][varying] += between if unseen else between / one.ties[j]
         centres = units.centre + units.scale * centres
         return weights / weights.sum(), centres, covariances * units.scale[:, None] * units.scale
 

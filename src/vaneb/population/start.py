@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array
 from vaneb.population import sweep as kernels
+from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
@@ -23,6 +24,8 @@ from vaneb.population.mixtures import Mixture
 STEPS, STEPS_BETWEEN = 15, 4
 #: Clients further out than this are taken to be here: the start need not find a group of one client.
 FAR = 8.0
+#: Standard deviation of a group made for one client.
+LONE = 0.3
 #: Pairs whose merger is tried in a round, for each group.
 PAIRS = 2
 
@@ -50,9 +53,38 @@ def first_mixture(
     order = np.argsort(-weights, kind="stable")
     many = len(order)
     return Mixture(
-        weights[order], centres[order], roots[order], np.ones(many), many,
+        weights[order], centres[order], roots[order], np.ones(many), np.ones(many), n * weights[order], many,
         np.zeros(r), np.eye(r), np.ones(r), 0.3,
     )  # fmt: skip
+
+
+def with_lone_clients(population: Mixture, clients: Lanes, varying: NDArray[np.intp], most: int) -> Mixture:
+    """The population with a group for each client that is far from all of its groups, the furthest first.
+
+    Such a client would else be taken for a member of some group, which it would tear apart.
+    """
+    components = components_of(population.centres, population.roots)
+    m, r = len(population.weights), len(varying)
+    log_f, *_ = moments_of(
+        clients, population.weights, *components, np.array([0, m]), np.ones(m, dtype=np.bool_)
+    )
+    far = np.flatnonzero(-2 * log_f > 2 * FAR**2 + 10 * r)
+    far = far[np.argsort(log_f[far], kind="stable")][: max(most - m, 0)]
+    if not len(far):
+        return population
+    centres = np.tile(population.centres[0], (len(far), 1))
+    centres[:, varying] = in_a_row(clients.x, clients.clients)[far][:, varying]
+    roots = np.zeros((len(far), *population.roots.shape[1:]))
+    roots[:, varying, np.arange(r)] = LONE
+    return population._replace(
+        weights=np.append(population.weights, np.full(len(far), 1 / clients.clients)),
+        centres=np.concatenate([population.centres, centres]),
+        roots=np.concatenate([population.roots, roots]),
+        scales=np.append(population.scales, np.full(len(far), LONE**2)),
+        ties=np.append(population.ties, np.ones(len(far))),
+        clients=np.append(population.clients, np.ones(len(far))),
+        occupied=m + len(far),
+    )
 
 
 def _steps(

@@ -25,7 +25,7 @@ from vaneb.likelihood.seam import Array
 
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
-#: Prior standard deviation of the middle of the groups, which lie about the usual client, not about an odd one.
+#: Prior standard deviation of the middle of the groups: they lie about the usual client, not an odd one.
 MIDDLE = 3.0
 #: Degrees of freedom of the t distribution of centres.
 TAIL = 2.0

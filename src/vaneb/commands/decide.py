@@ -94,13 +94,17 @@ def decide(
         table = decisions.table(**asked)
         if out is not None:
             with writing(out) as file:
-                write_content(file, _readable(table) if suffix_of(out) != ".parquet" else table, suffix_of(out))
+                write_content(
+                    file, _readable(table) if suffix_of(out) != ".parquet" else table, suffix_of(out)
+                )
         answers = _answers(decisions, asked)
         if not quiet:
             with summary_beside(out, as_json):
                 _summarise(decisions, asked, answers)
         if as_json:
-            print_json({"command": "decide", "of": decisions.name, **asked, **answers, "clients": table.to_pylist()})
+            print_json(
+                {"command": "decide", "of": decisions.name, **asked, **answers, "clients": table.to_pylist()}
+            )
 
 
 def share_of(text: str | None, option: str) -> float | None:

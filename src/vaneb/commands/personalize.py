@@ -166,7 +166,8 @@ def personalize(
                     from vaneb.report import fit_content, page
 
                     seconds = time.perf_counter() - begin
-                    title = f"Personalised estimates: {name_of(reports)}"
+                    few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
+                    title = f"{few}, by {table.client_column}: {name_of(reports)}"
                     content = fit_content(
                         model,
                         posterior,
@@ -174,7 +175,8 @@ def personalize(
                         level=level,
                         seconds=seconds,
                         title=title,
-                        notes=table.notes,
+                        reading=table.notes,
+                        client=table.client_column,
                     )
                     stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
 

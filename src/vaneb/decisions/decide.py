@@ -89,9 +89,7 @@ class JointPosterior:
         _check(bool(weights), "of: name a parameter, or several with their weights")
         contrast = np.zeros(len(self.names))
         for name, weight in weights.items():
-            _check(
-                name in self.names, f"of {name!r}: there is no such parameter; choose {_some(self.names)}"
-            )
+            _check(name in self.names, f"of {name!r}: there is no such parameter; choose {_some(self.names)}")
             _check(math.isfinite(weight), f"of {name!r}: its weight must be a finite number, not {weight}")
             contrast[self.names.index(name)] = weight
         _check(contrast.any(), "of: all weights are zero")
@@ -158,9 +156,7 @@ class Decisions:
         chosen, expected = most_sure(probability, wrong, places)
         return Selection(chosen, probability, places, expected)
 
-    def flags(
-        self, benchmark: float | None = None, *, margin: float = 0.0, wrong: float = 0.05
-    ) -> Flags:
+    def flags(self, benchmark: float | None = None, *, margin: float = 0.0, wrong: float = 0.05) -> Flags:
         """Clients that are above or below a value, or the average of all the others.
 
         Parameters

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from vaneb.likelihood.seam import Array
 
 Flagged = NDArray[np.bool_]
+#: Nobody is named whose own probability is below this, however sure the others are.
+LEAST = 0.8
 
 
 class Selection(NamedTuple):
@@ -55,12 +57,14 @@ def most_sure(probability: Array, wrong: float, most: int | None = None) -> tupl
     """The largest set of clients whose expected share of errors is at most ``wrong``.
 
     The expected share of errors in a set is the average of 1 - p_k over it, so the set is made of the n
-    clients with the largest p_k.  Returns who is in it, and that average.
+    clients with the largest p_k, none below LEAST: a dozen sure ones must not vouch for one that is not.
+    Returns who is in it, and that average.
     """
     order = np.argsort(-probability, kind="stable")
     errors = np.cumsum(1 - probability[order]) / np.arange(1, len(order) + 1)
     # Averages of ascending numbers ascend.
     count = int(np.searchsorted(errors, wrong + 1e-12, side="right"))
+    count = min(count, int((probability >= LEAST).sum()))
     count = count if most is None else min(count, most)
     chosen = np.zeros(len(probability), dtype=bool)
     chosen[order[:count]] = True

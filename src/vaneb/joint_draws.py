@@ -7,9 +7,9 @@ R populations equally often, and then every client by itself:
     r_s uniform,      theta_ks | r_s  ~  p_k(theta) G_{r_s}(theta)  up to a factor.
 
 Gaussian clients are exact.  Others are drawn through the Gaussian that touches their likelihood, and each
-coordinate is then moved to the corrected posterior quantile by quantile: x -> F^{-1}(F_0(x)), with F_0 and F the
-distribution of the client's points before and after they are weighed (``Posterior._point_weights``).  A linear
-map, the one that moves least, then gives the coordinates the correlations that the weighed points have.
+coordinate is then moved to the corrected posterior quantile by quantile: x -> F^{-1}(F_0(x)), with F_0 and F
+the distribution of the client's points before and after they are weighed (``Posterior._point_weights``).  A
+linear map, the one that moves least, then gives the coordinates the correlations of the weighed points.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.blocks import blocks
 from vaneb.likelihood.seam import Array
 from vaneb.population import conditioning as kernels
+
+Whole = NDArray[np.intp]
 
 if TYPE_CHECKING:
     from vaneb.posterior import Posterior
@@ -31,7 +34,7 @@ def joint_draws(posterior: Posterior, size: int, rng: np.random.Generator) -> Ar
     prior = posterior.prior
     draws = np.empty((size, len(posterior), prior.dimension))
     # Draw s belongs to population s R // size, so that each has its share.
-    population = np.arange(size) * prior.populations // size
+    population: Whole = np.arange(size, dtype=np.intp) * prior.populations // size
     if size < prior.populations:
         population = np.sort(rng.choice(prior.populations, size, replace=False))
     for rows in blocks(len(posterior), posterior._size):
@@ -40,7 +43,7 @@ def joint_draws(posterior: Posterior, size: int, rng: np.random.Generator) -> Ar
     return draws
 
 
-def _of_components(posterior: Posterior, rows: slice, population: Array, rng: np.random.Generator) -> Array:
+def _of_components(posterior: Posterior, rows: slice, population: Whole, rng: np.random.Generator) -> Array:
     """(K, size, d)"""
     prior = posterior.prior
     clients, shares = posterior._lanes(rows), posterior._raw_pieces(rows).shares
@@ -62,7 +65,7 @@ def _of_components(posterior: Posterior, rows: slice, population: Array, rng: np
     return drawn
 
 
-def _of_atoms(posterior: Posterior, rows: slice, population: Array, rng: np.random.Generator) -> Array:
+def _of_atoms(posterior: Posterior, rows: slice, population: Whole, rng: np.random.Generator) -> Array:
     shares, atoms, variance = posterior._raw_pieces(rows)
     edges = shares.cumsum(axis=1)
     n, size = len(shares), len(population)
@@ -92,7 +95,7 @@ def _corrected(values: Array, points: Array, weight: Array) -> Array:
 
 
 def _least_move(now: Array, wanted: Array) -> Array:
-    """A, symmetric, with A ``now`` A = ``wanted``: now^{-1/2} (now^{1/2} wanted now^{1/2})^{1/2} now^{-1/2}."""
+    """A symmetric, A now A = wanted: A = now^{-1/2} (now^{1/2} wanted now^{1/2})^{1/2} now^{-1/2}."""
     values, vectors = np.linalg.eigh(now)
     values = np.maximum(values, 1e-9 * values[-1])
     root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
@@ -101,7 +104,7 @@ def _least_move(now: Array, wanted: Array) -> Array:
 
 
 def _moved(values: Array, points: Array, weight: Array) -> Array:
-    """F^{-1}(F_0(values)): F_0 of ``points``, F of the same with weights; beyond them by as much as the last."""
+    """F^{-1}(F_0(values)): F_0 of ``points``, F of the same with weights; beyond them as far as the last."""
     order = np.argsort(points)
     at, heavy = points[order], weight[order]
     plain = (np.arange(len(at)) + 0.5) / len(at)

@@ -47,12 +47,15 @@ def test_the_page_says_what_the_posterior_says(fitted):
     assert_allclose(np.array(clients["own"]).T, reports.estimate, rtol=1e-5)
     assert_allclose(np.array(clients["lower"]).T, post.interval(0.8)[0], rtol=1e-5)
     assert_allclose(clients["shrinkage"], post.shrinkage, rtol=1e-5)
-    assert_allclose(clients["z"], 1.2816, atol=1e-4)
-    assert "**60 clients** with **2 parameters**" in content["sentence"]
-    assert f"**{len(model.prior_.weights)} atoms**" in content["sentence"]
-    assert f"**{post.shrinkage.mean():.0%}**" in content["sentence"]
-    assert f"**{model.certificate_.bound:.2g}**" in content["sentence"]
-    assert "**1.2 seconds**" in content["sentence"]
+    half = 1.2816 / np.sqrt(reports.covariance.unit_precision)
+    assert_allclose(np.array(clients["own_upper"]).T, reports.estimate + half, atol=1e-3)
+    assert content["sentence"].startswith("**60 clients**. Personalised estimates of ")
+    details = content["details"]
+    assert "60 clients with **2 parameters**" in details
+    assert f"**{len(model.prior_.weights)} atoms**" in details
+    assert f"**{post.shrinkage.mean():.0%}**" in details
+    assert f"**{model.certificate_.bound:.2g}**" in details
+    assert "**1.2 seconds**" in details
     assert len(content["trace"]) == len(model.trace_)
 
 
@@ -60,7 +63,7 @@ def test_a_given_prior_has_no_certificate_and_says_so(fitted):
     _, _, reports = fitted
     model = VANEB.from_prior(Prior(np.zeros((1, 2)), np.ones(1), np.eye(2)))
     content = fit_content(model, model.personalize(reports), reports)
-    assert "given, not fitted" in content["sentence"]
+    assert "given, not fitted" in content["details"]
     assert content["gap"] is None
     assert content["trace"] is None
 
@@ -71,9 +74,10 @@ def test_a_sampled_population_shows_some_of_its_populations_and_how_sure_it_is(f
     post = model.personalize(reports)
     content = fit_content(model, post, reports, level=0.8)
     words = str(model.prior_).split("; ")
-    assert f"**{words[0]}** (posterior over 60 populations)" in content["sentence"]
-    assert f"**{2.8 * model.sampling_.error:.2g}**" in content["sentence"]
-    assert "certificate" not in content["sentence"]
+    assert f"**{words[0]}** (posterior over 60 populations)" in content["details"]
+    assert f"**{2.8 * model.sampling_.error:.2g}**" in content["details"]
+    for word in ("certificate", "atom", "spread", "gap"):
+        assert word not in content["sentence"] + content["details"] + content["methods"]
     assert (content["gap"], content["trace"], content["tolerance"]) == (None, None, None)
     assert content["sampling"] is not None
     assert_allclose(np.array(content["clients"]["lower"]).T, post.interval(0.8)[0], rtol=1e-5)

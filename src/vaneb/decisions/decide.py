@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class JointPosterior:
     counted : "poisson" or "binomial" where estimates are rates of something counted
     """
 
-    draws: NDArray[np.floating]
+    draws: NDArray[Any]
     ids: tuple[str, ...]
     names: tuple[str, ...]
     own: Array
@@ -92,7 +92,7 @@ class JointPosterior:
             _check(name in self.names, f"of {name!r}: there is no such parameter; choose {_some(self.names)}")
             _check(math.isfinite(weight), f"of {name!r}: its weight must be a finite number, not {weight}")
             contrast[self.names.index(name)] = weight
-        _check(contrast.any(), "of: all weights are zero")
+        _check(bool(contrast.any()), "of: all weights are zero")
         used = np.flatnonzero(contrast)
         with np.errstate(invalid="ignore"):
             covariance = self.own_covariance[:, used[:, None], used]
@@ -124,7 +124,7 @@ class Decisions:
 
     name: str
     ids: tuple[str, ...]
-    values: NDArray[np.floating]
+    values: NDArray[Any]
     own: Array
     own_error: Array
     n: Array | None = None
@@ -181,7 +181,7 @@ class Decisions:
         return rank_intervals(self._ranks, level)
 
     def grades(self, misordered: float = 0.05) -> Grades:
-        """Ordered groups; of the pairs in different ones, at most this share is expected in the wrong order."""
+        """Ordered groups; of pairs in different ones, at most this share is expected in the wrong order."""
         _check(0 < misordered < 0.5, f"misordered {misordered:g}: must lie between 0 and 0.5; 0.05 is usual")
         return grade(self.values, self._ranks.mean(axis=0), misordered)
 
@@ -230,11 +230,11 @@ def _counts(posterior: Posterior) -> tuple[Array | None, str | None]:
     """Exposures and what is counted, where one rate of each client was given with its variance function."""
     from vaneb.covariance import QuadraticVariance
 
-    function = getattr(posterior.likelihood, "covariance", None)
+    function, n = (getattr(posterior.likelihood, name, None) for name in ("covariance", "n"))
     if isinstance(function, QuadraticVariance) and function.dimension == 1:
         for name, curve in (("poisson", (0.0, 1.0, 0.0)), ("binomial", (0.0, 1.0, -1.0))):
             if np.array_equal(function.coefficients[0], curve):
-                return np.asarray(posterior.likelihood.n, dtype=np.float64), name
+                return np.asarray(n, dtype=np.float64), name
     return None, None
 
 
@@ -253,7 +253,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 def _words(weights: Mapping[str, float]) -> str:
     """``a - 2 b``"""
-    parts = []
+    parts: list[str] = []
     for name, weight in weights.items():
         size = "" if abs(weight) == 1 else f"{abs(weight):g} "
         sign = ("-" if weight < 0 else "") if not parts else (" - " if weight < 0 else " + ")

@@ -1,8 +1,8 @@
 """Funnel plots: what chance alone would do around a common value, and observed over expected.
 
 A client's own estimate lies within the limits unless it differs by more than chance.  For counts and rates
-(``poisson``, ``binomial``) the limits are quantiles of the count itself, between whole numbers by interpolation of
-the distribution function; else target +- z times the standard error.
+(``poisson``, ``binomial``) the limits are quantiles of the count itself, between whole numbers by
+interpolation of the distribution function; else target +- z times the standard error.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def funnel(own: Array, error: Array, n: Array | None, counted: str | None, targe
     """Around ``target``, or around the average of all: weighed by exposure, or by precision."""
     known = np.isfinite(error) & np.isfinite(own)
     own = np.where(known, own, np.nan)
+    observed: Array | None = None
+    expected: Array | None = None
     if counted is not None and n is not None:
         target = float(np.average(own[known], weights=n[known])) if target is None else target
         distribution = stats.poisson(n * target) if counted == "poisson" else stats.binom(_whole(n), target)
@@ -54,7 +56,6 @@ def funnel(own: Array, error: Array, n: Array | None, counted: str | None, targe
         target = float(np.average(own[known], weights=error[known] ** -2.0)) if target is None else target
         z = ndtri((1 + np.array(LIMITS)) / 2)[:, None]
         lower, upper = target - z * error, target + z * error
-        observed = expected = None
     with np.errstate(invalid="ignore"):
         outside = ((own < lower) | (own > upper)).sum(axis=0).astype(float)
     return Funnel(target, own, error, lower, upper, outside, observed, expected)

@@ -1,14 +1,14 @@
 """Grades: ordered groups of clients, with a bound on pairs in the wrong order.
 
-With pi_ij the probability that client i is higher than client j, a pair that grades tell apart is in the wrong
-order with probability pi_ji.  Clients are ordered by their expected rank and cut into groups such that
+With pi_ij the probability that client i is higher than client j, a pair that grades tell apart is in the
+wrong order with probability pi_ji.  Clients are ordered by their expected rank and cut into groups such that
 
     sum over pairs told apart of (1 - t) pi_ij - t pi_ji        (i in the higher grade)
 
-is largest; t is the certainty at which a pair is worth telling apart.  Kline, Rose and Walters (2024) maximise the
-same sum over all gradings by integer programming, with t = 1 / (1 + lambda); along one order it is a matter of
-dynamic programming.  The smaller t, the more pairs are told apart, and the more of them wrongly: t is lowered as far
-as the bound allows.
+is largest; t is the certainty at which a pair is worth telling apart.  Kline, Rose and Walters (2024)
+maximise the same sum over all gradings by integer programming, with t = 1 / (1 + lambda); along one order it
+is a matter of dynamic programming.  The smaller t, the more pairs are told apart, and the more wrongly:
+t is lowered as far as the bound allows.
 """
 
 from __future__ import annotations

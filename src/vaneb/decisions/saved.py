@@ -36,7 +36,7 @@ def write_posterior(path: Path, joint: JointPosterior) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    size, clients, d = joint.draws.shape
+    size, _, d = joint.draws.shape
     columns: dict[str, Any] = {"client": pa.array(joint.ids, pa.string())}
     for i, name in enumerate(joint.names):
         flat = np.ascontiguousarray(joint.draws[:, :, i].T, dtype=np.float32).ravel()

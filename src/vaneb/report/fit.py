@@ -188,9 +188,9 @@ def _details(model: VANEB, posterior: Posterior, noun: tuple[str, str], seconds:
     """What the population was taken for, how sure that is, and what it cost."""
     prior, d = posterior.prior, posterior.prior.dimension
     parts = [
-        f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each, seen "
-        f"as a population of {_population(prior)}: on average **{posterior.shrinkage.mean():.0%}** of what is "
-        f"known of a {noun[0]} comes from the others (shrinkage). ",
+        f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each, "
+        f"seen as a population of {_population(prior)}: on average **{posterior.shrinkage.mean():.0%}** of "
+        f"what is known of a {noun[0]} comes from the others (shrinkage). ",
         _how_sure(model),
     ]
     if seconds is not None:
@@ -268,7 +268,7 @@ def _curves(prior: Prior, axes: Coordinates, ranges: NDArray[np.float64]) -> lis
     """Density of each coordinate: the average over all populations, and where 90% of them lie."""
     made = []
     for i, row in enumerate(axes.map):
-        at = np.linspace(*ranges[:, i], CURVE)
+        at = np.linspace(ranges[0, i], ranges[1, i], CURVE)
         assert prior.covariances is not None
         own = np.einsum("a,jab,b->j", row, prior.covariances, row)
         # A group narrower than a few pixels would be drawn as a line of any height.

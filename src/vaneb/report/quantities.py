@@ -1,7 +1,7 @@
 """What a page shows of each client: its parameters, and the outcome itself on the scale that people know.
 
-A quantity is g^{-1}(c' theta + offset): c picks a parameter, or is the average row of the data, whose expected
-outcome is a rate (logit), a count (log) or a mean (identity).
+A quantity is g^{-1}(c' theta + offset): c picks a parameter, or is the average row of the data, whose
+expected outcome is a rate (logit), a count (log) or a mean (identity).
 """
 
 from __future__ import annotations

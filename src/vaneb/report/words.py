@@ -154,15 +154,16 @@ def methods(posterior: Posterior, noun: tuple[str, str], level: float, exact: bo
     over = f"The distribution of the parameters over {many}"
     if prior.covariances is None:
         population = (
-            f"{over} was estimated by nonparametric maximum likelihood ({len(prior.weights)} support points). "
+            f"{over} was estimated by nonparametric maximum likelihood ({len(prior.weights)} support "
+            "points). "
             f"Intervals hold {level:.0%} of each {one}'s posterior"
         )
     elif prior.populations > 1:
         kind = "Gaussian distributions" if prior.kind == "gaussian" else "mixtures of Gaussian groups"
         population = (
             f"{over} was given a prior over {kind}, and {prior.populations:,} distributions were drawn from "
-            f"its posterior; each {one}'s posterior is averaged over them, so that intervals ({level:.0%}) count "
-            "in what is not known of the distribution"
+            f"its posterior; each {one}'s posterior is averaged over them, so that intervals ({level:.0%}) "
+            "count in what is not known of the distribution"
         )
     else:
         population = f"{over} was given. Intervals hold {level:.0%} of each {one}'s posterior"

@@ -50,7 +50,7 @@ function clientsSection(data, chosen) {
   table.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
   table.style.setProperty("--least", `${columns.length > 6 ? 960 : 820}px`);
   const found = element("span", { class: "found", role: "status" });
-  const search = element("input", { type: "search", placeholder: "Search names and flags", "aria-label": "Search clients", value: state["clients:search"] || "", oninput: () => { state["clients:search"] = search.value; arrange(); } });
+  const search = element("input", { type: "search", placeholder: "Search", "aria-label": "Search clients", value: state["clients:search"] || "", oninput: () => { state["clients:search"] = search.value; arrange(); } });
 
   let first = -1, last = -1;
   function paint(force = false) {

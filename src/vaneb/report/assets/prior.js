@@ -78,7 +78,7 @@ function lineView(name, view, [i]) {
     const fine = ((x.domain[1] - x.domain[0]) / 200) ** 2, extra = prior.spreads ? fine : view.noise[i] || 11 * fine;
     const curve = prior.curves && prior.curves[i];
     const xs = spaced(x.domain[0], x.domain[1], curve ? curve.mean.length : 400), values = curve ? curve.mean : xs.map(density1(prior, i, extra));
-    const top = Math.max(...values, ...(curve ? curve.high.map((v, s) => Math.min(v, 2.5 * Math.max(...curve.mean))) : []));
+    const top = Math.max(...values, ...(curve ? curve.high.map((v, s) => Math.min(v, 4 * Math.max(...curve.mean))) : []));
     const y = linear([0, top * 1.08], [split, MARGIN.top]);
     frame(context, x, Object.assign(linear([0, 1], [height - MARGIN.bottom, MARGIN.top]), { ticks: () => [] }), { xlabel: prior.axes[i] });
     context.fillStyle = faded("after", 0.16);

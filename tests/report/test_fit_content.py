@@ -210,3 +210,77 @@ def test_colours_have_six_digits():
     colours = re.findall(r"--(?:bg|panel|ink|muted|line|grid|own|after|atom|good|bad|hover): ([^;]+);", style)
     assert len(colours) == 48
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+
+
+def eight_schools() -> Reports:
+    effects, errors = [28.0, 8, -3, 7, -1, 1, 18, 12], [15.0, 10, 16, 11, 9, 11, 10, 18]
+    return Reports(effects, standard_errors=errors, ids=list("ABCDEFGH"), names=["effect"])
+
+
+def test_eight_schools_are_inside_the_picture_and_nobody_is_said_to_differ():
+    """Where the population has no width all personalised estimates coincide; the window must not."""
+    reports = eight_schools()
+    model = VANEB.from_prior(Prior([[7.69]], [1.0], [[1e-6]], names=("effect",)))
+    content = fit_content(model, model.personalize(reports), reports, client="school")
+    low, high = content["prior"]["ranges"][0]
+    assert low < -3
+    assert high > 28
+    assert content["sentence"].startswith("**8 schools**. Personalised estimates of effect run")
+    assert "No school differs" in content["sentence"]
+
+
+def test_a_page_opens_on_what_varies_most_not_on_the_intercept():
+    rng = np.random.default_rng(0)
+    theta = rng.standard_normal((40, 3)) * [3.0, 1.0, 0.1]
+    reports = Reports(theta, standard_errors=np.full((40, 3), 0.5), names=["Intercept", "dose", "age"])
+    model = VANEB.from_prior(Prior(np.zeros((1, 3)), [1.0], np.diag([9.0, 1.0, 0.01]), names=reports.names))
+    content = fit_content(model, model.personalize(reports), reports)
+    assert content["clients"]["parameters"][content["opens"]] == "dose"
+    assert content["prior"]["axes"][content["prior"]["opens"]] == "dose"
+
+
+def test_rows_of_a_yes_or_no_are_shown_as_rates_in_the_users_words():
+    import pandas as pd
+
+    rng = np.random.default_rng(5)
+    ward = np.repeat(np.arange(20), 40)
+    rate = 1 / (1 + np.exp(-rng.normal(-1, 1.2, 20)))
+    frame = pd.DataFrame({"ward": ward, "age": rng.uniform(40, 80, 800)})
+    frame["died"] = (rng.random(800) < rate[ward]).astype(int)
+    fitted = fit_groups(frame, client="ward", formula="died ~ age", family="binomial")
+    content = grouped_content(fitted)
+    clients, at = content["clients"], content["opens"]
+    assert content["sentence"].startswith(
+        "**20 wards**. Personalised estimates of died at average covariates run"
+    )
+    assert clients["parameters"] == ["died at average covariates", "Intercept", "age"]
+    assert clients["percent"][at]
+    # The expected response at the average row, against the draws' definition done by hand.
+    centre = np.append(1.0, frame["age"].mean())
+    index = fitted.posterior.mean @ centre
+    assert_allclose(clients["mean"][at], 1 / (1 + np.exp(-index)), atol=0.02)
+    assert np.corrcoef(clients["mean"][at], rate)[0, 1] > 0.9
+    lower, upper = np.array(clients["lower"][at]), np.array(clients["upper"][at])
+    assert ((lower < rate) & (rate < upper)).mean() > 0.7
+
+
+def test_held_out_rows_are_in_the_first_sentence(fitted):
+    from vaneb.grouped.scores import HeldOut
+
+    model, post, reports = fitted
+    held = HeldOut("log-loss", {"local": 0.8, "pooled": 0.5, "personalised": 0.4}, 983, 0)
+    sentence = fit_content(model, post, reports, held_out=held)["sentence"]
+    assert "On 983 rows that no fit has seen" in sentence
+    assert "**50.0% better** than each client's own (0.8)" in sentence
+    assert "**20.0% better** than one model for all (0.5)" in sentence
+
+
+def test_methods_name_the_paper():
+    reports = eight_schools()
+    model = VANEB.from_prior(Prior([[8.0]], [1.0], [[25.0]], names=("effect",)))
+    content = fit_content(model, model.personalize(reports), reports, client="school")
+    assert "Estimates of 8 schools were personalised" in content["methods"]
+    assert (
+        "Personalized Federated Learning via Variance-Aware Nonparametric Empirical Bayes"
+        in content["citation"]
+    )

@@ -20,9 +20,32 @@ import vaneb
 from vaneb.decisions.grading import _best_cuts, _wins, _within
 
 #: The lower of the two grades in drrank's figure ``name_ranking.jpg``.
-PUBLISHED = set(  # noqa: SIM905
-    "Tawanda Susan Leroy Lashonda Ebony Lamont Lakesha Reginald Justin Roderick Kenya Tyrone Tomeka Tamika "
-    "Lakisha Geoffrey Lakeisha Maurice Latoya Lamar Lawanda Tameka Latisha".split()
+PUBLISHED = set(
+    [
+        "Tawanda",
+        "Susan",
+        "Leroy",
+        "Lashonda",
+        "Ebony",
+        "Lamont",
+        "Lakesha",
+        "Reginald",
+        "Justin",
+        "Roderick",
+        "Kenya",
+        "Tyrone",
+        "Tomeka",
+        "Tamika",
+        "Lakisha",
+        "Geoffrey",
+        "Lakeisha",
+        "Maurice",
+        "Latoya",
+        "Lamar",
+        "Lawanda",
+        "Tameka",
+        "Latisha",
+    ]
 )
 LAMBDA = 0.25
 

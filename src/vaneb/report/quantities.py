@@ -27,6 +27,7 @@ NUMBERS, FEWEST = 1e7, 400
 LINKS = {"gaussian": "identity", "huber": "identity", "binomial": "logit", "poisson": "log", "gamma": "log"}
 INVERSE = {"identity": lambda x: x, "logit": expit, "log": np.exp}
 INTERCEPT = "Intercept"
+LABELS = {"binomial": "cases", "poisson": "exposure", None: "precision (1 / standard error)"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +157,7 @@ class Shown:
             "target": numbers(inverse(np.array(found.target))),
             "clients": [int(k) for k in np.flatnonzero(known[clients])],
             "x": numbers(at[shown]),
-            "label": "cases" if exposure else "precision of the own estimate (1 / standard error)",
+            "label": LABELS[self.decisions.counted if exposure else None],
             "lower": [numbers(inverse(row[shown])) for row in found.lower],
             "upper": [numbers(inverse(row[shown])) for row in found.upper],
             "outside": [int((outside >= 1).sum()), int((outside >= 2).sum())],

@@ -4,8 +4,8 @@
 
 ``name_example.csv`` is in the folder ``example`` of drrank's repository (ekrose/drrank).  Its grades need a
 licence of Gurobi; what is compared are those of its published figure, at lambda = 0.25.  ``pis.npy`` holds
-pairwise probabilities under the population that drrank estimates without one (``prior_estimate``): our dynamic
-programme then cuts what drrank's integer programme cut.
+pairwise probabilities under the population that drrank estimates without one (``prior_estimate``): our
+dynamic programme then cuts what drrank's integer programme cut.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ def from_their_population(path: str, names: list[str]) -> None:
     group = cut(pi[np.ix_(order, order)])
     lower = {names[k] for k, g in zip(order, group, strict=True) if g == group.max()}
     sizes = np.unique(group, return_counts=True)[1].tolist()
-    print(
-        f"from drrank's population: grades of {sizes} names; {len(names) - len(lower ^ PUBLISHED)} as published"
-    )
+    same = len(names) - len(lower ^ PUBLISHED)
+    print(f"from drrank's population: grades of {sizes} names; {same} as published")
 
 
 def main(path: str, pis: str | None = None) -> None:
@@ -90,9 +89,8 @@ def main(path: str, pis: str | None = None) -> None:
     print(f"population: mean {model.prior_.mean[0]:.4f}, sd {model.prior_.typical_sd[0]:.4f}; {model.prior_}")
     wrong, pairs = wins.T[apart].sum(), len(names) * (len(names) - 1) / 2
     print(f"lambda {LAMBDA}: {grade.max()} grades of {np.bincount(grade)[1:].tolist()} names")
-    print(
-        f"in the wrong order: {wrong / max(apart.sum(), 1):.1%} of pairs told apart, {wrong / pairs:.1%} of all"
-    )
+    shares = wrong / max(apart.sum(), 1), wrong / pairs
+    print(f"in the wrong order: {shares[0]:.1%} of pairs told apart, {shares[1]:.1%} of all")
     other = sorted(lower ^ PUBLISHED)
     print(
         f"published: {[len(names) - len(PUBLISHED), len(PUBLISHED)]} names; not the same: {', '.join(other)}"

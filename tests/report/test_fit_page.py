@@ -180,7 +180,9 @@ def test_on_a_phone_clients_are_cards_with_nothing_cut_off(driver, page):
         const cells = [...document.querySelectorAll(".table .cell")].filter((each) => each.offsetWidth);
         const rows = [...document.querySelectorAll(".table .row")].map((row) => row.getBoundingClientRect());
         return [
-            cells.filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.className),
+            cells.filter((each) => each.scrollWidth > each.clientWidth + 1
+                || each.getBoundingClientRect().bottom > each.parentNode.getBoundingClientRect().bottom
+            ).map((each) => each.className),
             rows.map((row) => [row.left, row.right, row.top, row.bottom]),
         ];
         """

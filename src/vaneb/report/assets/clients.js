@@ -1,7 +1,7 @@
 // Clients: a table that holds only the rows in sight (cards, on a phone), and CSV.
 
 const PHONE = matchMedia("(max-width: 640px)");
-const rowHeight = () => (PHONE.matches ? 112 : 32);
+const rowHeight = () => (PHONE.matches ? 136 : 32);
 
 function clientsSection(data, chosen) {
   const c = data.clients, count = c.ids.length, [one, many] = data.noun;

@@ -12,6 +12,7 @@ import typer.main
 
 from vaneb.commands.check import check
 from vaneb.commands.compare import compare
+from vaneb.commands.decide import decide
 from vaneb.commands.demo import demo
 from vaneb.commands.examples import below
 from vaneb.commands.federate import federate
@@ -51,7 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (personalize, run, check, report, study, demo, train, table, compare, watch):
+for _command in (personalize, run, decide, check, report, study, demo, train, table, compare, watch):
     app.command(epilog=below(_command.__name__))(_command)
 for _info in federate.registered_commands:
     _info.epilog = below(getattr(_info.callback, "__name__", ""))

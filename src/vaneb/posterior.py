@@ -17,13 +17,14 @@ Arrays over (client, component) are made block by block and only when asked for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vaneb.blocks import blocks, map_blocks
+from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.expansion import view_of
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -37,6 +38,8 @@ from vaneb.semidefinite import rank_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from vaneb.decisions import Decisions
 
 #: Entries (client, component, parameter) in one block of work.
 ENTRIES = 1_000_000
@@ -369,31 +372,21 @@ class Posterior:
         return np.concatenate(list(map_blocks(block, len(self), self._size)))
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
-        """Draws from each client's posterior, (size, K, d)."""
-        draws = np.empty((size, len(self), self.prior.dimension))
-        for rows in blocks(len(self), self._size):
-            if self.prior.covariances is None:
-                shares, atoms, variance = self._raw_pieces(rows)
-                edges = shares.cumsum(axis=1)
-                for s in range(size):
-                    pick = (rng.random((len(shares), 1)) * edges[:, -1:] > edges).sum(axis=1)
-                    noise = rng.standard_normal((len(shares), self.prior.dimension))
-                    draws[s, rows] = atoms[0][pick] + np.sqrt(variance[0][pick]) * noise
-                continue
-            clients, shares = self._lanes(rows), self._raw_pieces(rows).shares
-            n, r = len(shares), self.prior.roots.shape[2]
-            theta = np.empty((n, size, self.prior.dimension))
-            kernels.posterior_points(
-                n, clients.x, clients.precision, *self._components, shares,
-                np.sort(rng.random((n, size)), axis=1), rng.standard_normal((n, size, r)), theta,
-            )  # fmt: skip
-            order = rng.permuted(np.tile(np.arange(size), (n, 1)), axis=1)
-            theta = np.take_along_axis(theta, order[:, :, None], axis=1)
-            if not self._exact:
-                before, after, stretch, _ = (column[rows][:, None, :] for column in self._corrected[1])
-                theta = after + (theta - before) * stretch
-            draws[:, rows] = np.swapaxes(theta, 0, 1)
-        return draws
+        """Draws of all clients together, (size, K, d): one population for everybody in each draw."""
+        from vaneb.joint_draws import joint_draws
+
+        return joint_draws(self, size, rng)
+
+    def decide(
+        self, of: str | Mapping[str, float] | None = None, *, draws: int | None = None, seed: int = 0
+    ) -> Decisions:
+        """Answers with their expected errors: who is highest, who differs, ranks, grades.
+
+        ``of`` is a parameter, or weights of several; by default the one in which clients differ most.
+        """
+        from vaneb.decisions import JointPosterior
+
+        return JointPosterior.of(self, draws, seed).decide(of)
 
     def __repr__(self) -> str:
         return (

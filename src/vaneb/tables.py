@@ -44,6 +44,8 @@ class ReportsTable:
     reports: Reports
     client_type: pa.DataType
     """Type of the client column: the results' will be the same."""
+    client_column: str
+    """What the file calls its clients."""
     notes: tuple[str, ...]
     """How the file was read, what was taken for what, and what was not used."""
 
@@ -84,7 +86,7 @@ def read_reports(
         reports = reports_of(table, found, variance_function)
     except InvalidReport as error:
         raise InvalidReport(found.in_own_words(str(error))) from None
-    return ReportsTable(reports, client_type, opened.notes + found.notes)
+    return ReportsTable(reports, client_type, found.client, opened.notes + found.notes)
 
 
 def reports_of(table: pa.Table, found: Layout, variance_function: str | None) -> Reports:

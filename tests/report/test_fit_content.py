@@ -47,12 +47,15 @@ def test_the_page_says_what_the_posterior_says(fitted):
     assert_allclose(np.array(clients["own"]).T, reports.estimate, rtol=1e-5)
     assert_allclose(np.array(clients["lower"]).T, post.interval(0.8)[0], rtol=1e-5)
     assert_allclose(clients["shrinkage"], post.shrinkage, rtol=1e-5)
-    assert_allclose(clients["z"], 1.2816, atol=1e-4)
-    assert "**60 clients** with **2 parameters**" in content["sentence"]
-    assert f"**{len(model.prior_.weights)} atoms**" in content["sentence"]
-    assert f"**{post.shrinkage.mean():.0%}**" in content["sentence"]
-    assert f"**{model.certificate_.bound:.2g}**" in content["sentence"]
-    assert "**1.2 seconds**" in content["sentence"]
+    half = 1.2816 / np.sqrt(reports.covariance.unit_precision)
+    assert_allclose(np.array(clients["own_upper"]).T, reports.estimate + half, atol=1e-3)
+    assert content["sentence"].startswith("**60 clients**. Personalised estimates of ")
+    details = content["details"]
+    assert "60 clients with **2 parameters**" in details
+    assert f"**{len(model.prior_.weights)} atoms**" in details
+    assert f"**{post.shrinkage.mean():.0%}**" in details
+    assert f"**{model.certificate_.bound:.2g}**" in details
+    assert "**1.2 seconds**" in details
     assert len(content["trace"]) == len(model.trace_)
 
 
@@ -60,7 +63,7 @@ def test_a_given_prior_has_no_certificate_and_says_so(fitted):
     _, _, reports = fitted
     model = VANEB.from_prior(Prior(np.zeros((1, 2)), np.ones(1), np.eye(2)))
     content = fit_content(model, model.personalize(reports), reports)
-    assert "given, not fitted" in content["sentence"]
+    assert "given, not fitted" in content["details"]
     assert content["gap"] is None
     assert content["trace"] is None
 
@@ -71,9 +74,10 @@ def test_a_sampled_population_shows_some_of_its_populations_and_how_sure_it_is(f
     post = model.personalize(reports)
     content = fit_content(model, post, reports, level=0.8)
     words = str(model.prior_).split("; ")
-    assert f"**{words[0]}** (posterior over 60 populations)" in content["sentence"]
-    assert f"**{2.8 * model.sampling_.error:.2g}**" in content["sentence"]
-    assert "certificate" not in content["sentence"]
+    assert f"**{words[0]}** (posterior over 60 populations)" in content["details"]
+    assert f"**{2.8 * model.sampling_.error:.2g}**" in content["details"]
+    for word in ("certificate", "atom", "spread", "gap"):
+        assert word not in content["sentence"] + content["details"] + content["methods"]
     assert (content["gap"], content["trace"], content["tolerance"]) == (None, None, None)
     assert content["sampling"] is not None
     assert_allclose(np.array(content["clients"]["lower"]).T, post.interval(0.8)[0], rtol=1e-5)
@@ -206,3 +210,77 @@ def test_colours_have_six_digits():
     colours = re.findall(r"--(?:bg|panel|ink|muted|line|grid|own|after|atom|good|bad|hover): ([^;]+);", style)
     assert len(colours) == 48
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+
+
+def eight_schools() -> Reports:
+    effects, errors = [28.0, 8, -3, 7, -1, 1, 18, 12], [15.0, 10, 16, 11, 9, 11, 10, 18]
+    return Reports(effects, standard_errors=errors, ids=list("ABCDEFGH"), names=["effect"])
+
+
+def test_eight_schools_are_inside_the_picture_and_nobody_is_said_to_differ():
+    """Where the population has no width all personalised estimates coincide; the window must not."""
+    reports = eight_schools()
+    model = VANEB.from_prior(Prior([[7.69]], [1.0], [[1e-6]], names=("effect",)))
+    content = fit_content(model, model.personalize(reports), reports, client="school")
+    low, high = content["prior"]["ranges"][0]
+    assert low < -3
+    assert high > 28
+    assert content["sentence"].startswith("**8 schools**. Personalised estimates of effect run")
+    assert "No school differs" in content["sentence"]
+
+
+def test_a_page_opens_on_what_varies_most_not_on_the_intercept():
+    rng = np.random.default_rng(0)
+    theta = rng.standard_normal((40, 3)) * [3.0, 1.0, 0.1]
+    reports = Reports(theta, standard_errors=np.full((40, 3), 0.5), names=["Intercept", "dose", "age"])
+    model = VANEB.from_prior(Prior(np.zeros((1, 3)), [1.0], np.diag([9.0, 1.0, 0.01]), names=reports.names))
+    content = fit_content(model, model.personalize(reports), reports)
+    assert content["clients"]["parameters"][content["opens"]] == "dose"
+    assert content["prior"]["axes"][content["prior"]["opens"]] == "dose"
+
+
+def test_rows_of_a_yes_or_no_are_shown_as_rates_in_the_users_words():
+    import pandas as pd
+
+    rng = np.random.default_rng(5)
+    ward = np.repeat(np.arange(20), 40)
+    rate = 1 / (1 + np.exp(-rng.normal(-1, 1.2, 20)))
+    frame = pd.DataFrame({"ward": ward, "age": rng.uniform(40, 80, 800)})
+    frame["died"] = (rng.random(800) < rate[ward]).astype(int)
+    fitted = fit_groups(frame, client="ward", formula="died ~ age", family="binomial")
+    content = grouped_content(fitted)
+    clients, at = content["clients"], content["opens"]
+    assert content["sentence"].startswith(
+        "**20 wards**. Personalised estimates of died at average covariates run"
+    )
+    assert clients["parameters"] == ["died at average covariates", "Intercept", "age"]
+    assert clients["percent"][at]
+    # The expected response at the average row, against the draws' definition done by hand.
+    centre = np.append(1.0, frame["age"].mean())
+    index = fitted.posterior.mean @ centre
+    assert_allclose(clients["mean"][at], 1 / (1 + np.exp(-index)), atol=0.02)
+    assert np.corrcoef(clients["mean"][at], rate)[0, 1] > 0.9
+    lower, upper = np.array(clients["lower"][at]), np.array(clients["upper"][at])
+    assert ((lower < rate) & (rate < upper)).mean() > 0.7
+
+
+def test_held_out_rows_are_in_the_first_sentence(fitted):
+    from vaneb.grouped.scores import HeldOut
+
+    model, post, reports = fitted
+    held = HeldOut("log-loss", {"local": 0.8, "pooled": 0.5, "personalised": 0.4}, 983, 0)
+    sentence = fit_content(model, post, reports, held_out=held)["sentence"]
+    assert "On 983 rows that no fit has seen" in sentence
+    assert "**50.0% better** than each client's own (0.8)" in sentence
+    assert "**20.0% better** than one model for all (0.5)" in sentence
+
+
+def test_methods_name_the_paper():
+    reports = eight_schools()
+    model = VANEB.from_prior(Prior([[8.0]], [1.0], [[25.0]], names=("effect",)))
+    content = fit_content(model, model.personalize(reports), reports, client="school")
+    assert "Estimates of 8 schools were personalised" in content["methods"]
+    assert (
+        "Personalized Federated Learning via Variance-Aware Nonparametric Empirical Bayes"
+        in content["citation"]
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,14 @@ def ids_shown(driver) -> list[str]:
     )
 
 
+def unfold(driver) -> None:
+    """Open what is folded away, and let it be drawn."""
+    driver.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    driver.execute_async_script(
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0], 50)))"
+    )
+
+
 def column(driver, name: str) -> list[str]:
     return driver.execute_script(
         f"return [...document.querySelectorAll('.table .row .cell.{name}')].map((cell) => cell.textContent)"
@@ -62,6 +71,7 @@ def column(driver, name: str) -> list[str]:
 def test_it_opens_without_a_complaint_or_a_request_and_draws(driver, page):
     assert opened(driver, page) == []
     assert f"{CLIENTS} clients" in driver.find_element("id", "sentence").text
+    unfold(driver)
     assert has_ink(driver, "figure > canvas")
     assert page.stat().st_size < 1_000_000
 
@@ -79,6 +89,7 @@ def test_it_fits_on_a_phone(driver, page):
 
 def test_sorting(driver, page):
     opened(driver, page)
+    driver.find_element("css selector", '[data-column="client"]').click()
     assert ids_shown(driver)[:4] == ["<b>bold</b>", "site 0", "site 1", "site 2"]  # and 2 before 10
     header = driver.find_element("css selector", '[data-column="shrinkage"]')
     header.click()
@@ -95,7 +106,10 @@ def test_searching_and_flags(driver, page):
     opened(driver, page)
     search = driver.find_element("css selector", 'input[type="search"]')
     search.send_keys("SITE 11")
-    assert ids_shown(driver) == ["site 11", *(f"site {k}" for k in range(110, 119))]
+    assert sorted(ids_shown(driver), key=lambda name: int(name.split()[1])) == [
+        "site 11",
+        *(f"site {k}" for k in range(110, 119)),
+    ]
     assert "10 of 120" in driver.find_element("css selector", ".found").text
     search.clear()
     search.send_keys("unexplained")
@@ -135,6 +149,7 @@ def test_controls_change_the_pictures(driver, page):
 
 def check_controls(driver) -> None:
     """Every choice can be made and draws something."""
+    unfold(driver)
     names = driver.execute_script(
         "return [...document.querySelectorAll('select')].map((s) => s.dataset.name)"
     )
@@ -152,6 +167,44 @@ def check_controls(driver) -> None:
         driver.find_elements("css selector", ".segments button")[number].click()
         driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
         assert has_ink(driver, "figure > canvas")
+
+
+def test_on_a_phone_clients_are_cards_with_nothing_cut_off(driver, page):
+    opened(driver, page)
+    phone = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    driver.refresh()
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+    cut, boxes = driver.execute_script(
+        """
+        const cells = [...document.querySelectorAll(".table .cell")].filter((each) => each.offsetWidth);
+        const rows = [...document.querySelectorAll(".table .row")].map((row) => row.getBoundingClientRect());
+        return [
+            cells.filter((each) => each.scrollWidth > each.clientWidth + 1
+                || each.getBoundingClientRect().bottom > each.parentNode.getBoundingClientRect().bottom
+            ).map((each) => each.className),
+            rows.map((row) => [row.left, row.right, row.top, row.bottom]),
+        ];
+        """
+    )
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert cut == []
+    assert len(boxes) > 5
+    assert all(0 <= left < right <= 360 for left, right, _, _ in boxes)
+    assert all(above[3] <= below[2] for above, below in pairwise(boxes))
+
+
+def test_diagnostics_are_folded_away_and_the_pictures_come_first(driver, page):
+    opened(driver, page)
+    titles = driver.execute_script(
+        "return [...document.querySelectorAll('h2, summary')].map((e) => e.textContent)"
+    )
+    assert titles[0] == "Which clients differ"
+    assert titles[-1] == "How good the fit is"
+    assert not driver.find_element("css selector", "details").get_attribute("open")
+    first = driver.find_elements("css selector", "figure > canvas")[:2]
+    assert [each.get_attribute("aria-label") for each in first] == ["Caterpillar plot", "Funnel plot"]
+    assert "Nonparametric Empirical Bayes" in driver.find_element("css selector", ".paper").text
 
 
 def test_it_prints_with_a_table(driver, page):

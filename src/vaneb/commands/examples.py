@@ -22,6 +22,12 @@ EXAMPLES = {
         'vaneb run visits.xlsx --client clinic --formula "cured ~ dose" --family binomial -o out.csv',
         'vaneb run claims.csv --client region --formula "n ~ age" --family poisson --offset log_years -o -',
     ),
+    "decide": (
+        "vaneb personalize hospitals.csv -o out.csv --posterior-out posterior.parquet",
+        "vaneb decide posterior.parquet --highest 10% --wrong 10% -o decisions.csv",
+        "vaneb decide posterior.parquet --of mortality --benchmark 0.05 -o decisions.csv",
+        "vaneb decide posterior.parquet --of treated=1 --of control=-1 --json | jq '.above'",
+    ),
     "check": (
         "vaneb check hospitals.csv",
         "vaneb check hospitals.csv --client Klinik --estimate Effekt --se SE --decimal ,",

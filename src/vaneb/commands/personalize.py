@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vaneb.commands.decide import PosteriorOption, check_posterior_out
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.progress import progress_bar
@@ -94,6 +95,7 @@ def personalize(
     prior_in: Annotated[
         Path | None, typer.Option(help="Use this saved population instead of fitting one.")
     ] = None,
+    posterior_out: PosteriorOption = None,
     variance_function: Annotated[
         str | None,
         typer.Option(
@@ -119,7 +121,9 @@ def personalize(
         refuse_smooth(smooth)
         check_out(out, as_json)
         _check(prior_out, prior_in, report, level, tol)
+        check_posterior_out(posterior_out)
         writes = {"--out": out, "--prior-out": prior_out, "--report": report}
+        writes["--posterior-out"] = posterior_out
         check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
         from vaneb.dialect import TextOptions
         from vaneb.estimators import VANEB
@@ -152,11 +156,18 @@ def personalize(
                     write_results(stack.enter_context(writing(out)), results, posterior.names, suffix_of(out))
                 if prior_out is not None:
                     model.prior_.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
+                if posterior_out is not None:
+                    from vaneb.decisions import JointPosterior
+                    from vaneb.decisions.saved import write_posterior
+
+                    joint = JointPosterior.of(posterior, seed=seed)
+                    write_posterior(stack.enter_context(replacing(posterior_out)), joint)
                 if report is not None:
                     from vaneb.report import fit_content, page
 
                     seconds = time.perf_counter() - begin
-                    title = f"Personalised estimates: {name_of(reports)}"
+                    few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
+                    title = f"{few}, by {table.client_column}: {name_of(reports)}"
                     content = fit_content(
                         model,
                         posterior,
@@ -164,7 +175,8 @@ def personalize(
                         level=level,
                         seconds=seconds,
                         title=title,
-                        notes=table.notes,
+                        reading=table.notes,
+                        client=table.client_column,
                     )
                     stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
 

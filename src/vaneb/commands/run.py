@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vaneb.commands.decide import PosteriorOption, check_posterior_out
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.personalize import (
@@ -82,6 +83,7 @@ def run(
     prior_out: Annotated[
         Path | None, typer.Option(help="Also save the population (.json, .parquet).")
     ] = None,
+    posterior_out: PosteriorOption = None,
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     population: PopulationOption = Population.AUTO,
     smooth: SmoothOption = None,
@@ -101,7 +103,9 @@ def run(
         check_page(report)
         if not 0 < level < 1:
             raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+        check_posterior_out(posterior_out)
         writes = {"--out": out, "--reports-out": reports_out, "--prior-out": prior_out, "--report": report}
+        writes["--posterior-out"] = posterior_out
         check_files({"DATA": data}, writes, as_json)
         with progress_bar(quiet) as progress:
             progress("reading", 0, 1)
@@ -138,6 +142,12 @@ def run(
                     fit.prior.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
                 if reports_out is not None:
                     write_reports(reports_out, fit.reports)
+                if posterior_out is not None:
+                    from vaneb.decisions import JointPosterior
+                    from vaneb.decisions.saved import write_posterior
+
+                    joint = JointPosterior.of(fit.posterior, seed=seed)
+                    write_posterior(stack.enter_context(replacing(posterior_out)), joint)
                 if report is not None:
                     from vaneb.report import grouped_content, page
 

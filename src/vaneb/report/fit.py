@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
-from vaneb.posterior import Posterior
+from vaneb.posterior import UNEXPLAINED, Posterior
+from vaneb.report import words
 from vaneb.report.calibration import probability_transforms
 from vaneb.report.embed import numbers
 from vaneb.report.gap_map import gap_map
-from vaneb.report.population import Coordinates, coordinates
+from vaneb.report.population import Coordinates, coordinates, window
+from vaneb.report.quantities import INTERCEPT, Quantity, Shown, joint_of, outcome_of, quantities_of
 from vaneb.reports import Reports
 from vaneb.semidefinite import standard_errors
 
@@ -28,6 +29,8 @@ MOST_CLIENTS, MOST_PARAMETERS, MOST_NUMBERS = 20_000, 40, 300_000
 MOST_ATOMS = 2_000
 #: Populations, of those drawn, whose components are drawn on the page.
 MOST_POPULATIONS = 100
+#: Points of a density.
+CURVE = 161
 
 
 def fit_content(
@@ -41,6 +44,9 @@ def fit_content(
     sizes: ArrayLike | None = None,
     held_out: HeldOut | None = None,
     notes: Sequence[str] = (),
+    reading: Sequence[str] = (),
+    client: str | None = None,
+    outcome: Quantity | None = None,
 ) -> dict[str, Any]:
     """Everything that the page of a fit shows.
 
@@ -52,48 +58,61 @@ def fit_content(
     seconds : that it took.
     sizes : (K,), sample sizes; those of ``reports`` by default.
     held_out : losses on test rows, where there are any.
+    notes, reading : what to know of the fit, and how the input was read.
+    client : what clients are, such as "hospital".
+    outcome : what clients' parameters say of the outcome itself, on its own scale.
     """
     prior = posterior.prior
     clients = _chosen_clients(posterior)
     room = max(1, MOST_NUMBERS // max(len(clients), 1))
     axes = coordinates(prior, posterior.mean, min(MOST_PARAMETERS, room))
-    shown = list(axes.shown)
+    noun, exact = words.nouns(client), not _is_gaussian(posterior, reports)
     own = posterior.likelihood.local_estimates()
     errors = standard_errors(posterior.likelihood.local_precision())
-    lower, upper = posterior.interval(level)
+    joint = joint_of(posterior)
+    limits = posterior.interval(level)
+    shown = [
+        Shown(each, posterior, joint, limits, level) for each in quantities_of(joint, axes.shown, outcome)
+    ]
+    opens = _opens(shown)
     if sizes is None and reports is not None:
         # A report without a sample size counts as one row, which says nothing.
         sizes = reports.n if (reports.n != 1).any() else None
-    ids = [str(i) for i in posterior.ids] or [str(k) for k in range(len(posterior))]
-    told = [*notes, *_notes(posterior, axes.shown, len(clients))]
     certificate = getattr(model, "certificate_", None)
-    known = np.isfinite(errors)
     # A coordinate that a client's data leave open has no estimate of its own to show.
-    shown_own = np.where(known, own, np.nan)
+    shown_own = np.where(np.isfinite(errors), own, np.nan)
+    columns = [each.content(clients) for each in shown]
     return {
         "kind": "fit",
         "title": title,
-        "sentence": _sentence(model, posterior, (lower, upper), errors, level, seconds),
-        "notes": told,
+        "sentence": words.findings(shown[opens], posterior, held_out, noun, level),
+        "noun": list(noun),
+        "notes": [*notes, *_notes(posterior, axes.shown, len(clients), noun[1])],
+        "reading": list(reading),
+        "details": _details(model, posterior, noun, seconds),
+        "methods": words.methods(posterior, noun, level, exact),
+        "citation": words.CITATION,
         "level": level,
-        "exact": not _is_gaussian(posterior, reports),
-        "prior": _prior(prior, axes),
+        "exact": exact,
+        "opens": opens,
+        "prior": {
+            **_prior(prior, axes, shown_own, posterior),
+            "opens": _opens(shown[-len(axes.shown) :]),
+            "percent": shown[-1].quantity.percent,
+            "parameters": len(axes.shown),
+        },
         "noise": numbers(_typical_noise(axes.map, errors)),
         "clients": {
-            "parameters": [prior.names[i] for i in shown],
-            "ids": [ids[k] for k in clients],
+            "parameters": [each.quantity.name for each in shown],
+            "percent": [each.quantity.percent for each in shown],
+            "ids": [joint.ids[k] for k in clients],
             "n": None if sizes is None else numbers(np.asarray(sizes)[clients]),
-            "own": numbers(shown_own[clients][:, shown].T),
-            "error": numbers(errors[clients][:, shown].T),
-            "z": float(ndtri((1 + level) / 2)),
-            "mean": numbers(posterior.mean[clients][:, shown].T),
-            "sd": numbers(posterior.sd[clients][:, shown].T),
-            "lower": numbers(lower[clients][:, shown].T),
-            "upper": numbers(upper[clients][:, shown].T),
+            **{name: [column[name] for column in columns] for name in columns[0]},
             "shrinkage": numbers(posterior.shrinkage[clients]),
             "log_marginal": numbers(posterior.log_marginal[clients]),
             "flag": [posterior.flag[k] for k in clients],
         },
+        "funnels": [each.funnel(clients) for each in shown],
         "points": {
             "own": numbers(axes.of(shown_own[clients]).T),
             "mean": numbers(axes.of(posterior.mean[clients]).T),
@@ -103,6 +122,7 @@ def fit_content(
         "gap": None if certificate is None else gap_map(posterior, certificate),
         "tolerance": None if certificate is None else certificate.tolerance,
         "calibration": _calibration(posterior, reports, axes.shown),
+        "calibrated": [prior.names[i] for i in axes.shown],
         "held_out": None if held_out is None else _held_out(held_out),
     }
 
@@ -121,6 +141,8 @@ def grouped_content(
         sizes=fit.local.fits.n,
         held_out=fit.held_out,
         notes=fit.notes,
+        client=fit.design.client,
+        outcome=outcome_of(fit),
     )
 
 
@@ -135,11 +157,17 @@ def _chosen_clients(posterior: Posterior) -> NDArray[np.intp]:
     return np.sort(np.concatenate([flagged, others[step]]))
 
 
-def _notes(posterior: Posterior, shown: tuple[int, ...], clients: int) -> list[str]:
+def _opens(shown: Sequence[Shown]) -> int:
+    """The quantity in which clients differ most clearly; an intercept only where there is nothing else."""
+    others = [i for i, each in enumerate(shown) if each.quantity.name != INTERCEPT] or [0]
+    return max(others, key=lambda i: shown[i].between)
+
+
+def _notes(posterior: Posterior, shown: tuple[int, ...], clients: int, many: str) -> list[str]:
     notes = []
     if clients < len(posterior):
         notes.append(
-            f"The page holds {clients:,} of {len(posterior):,} clients: flagged ones and others evenly "
+            f"The page holds {clients:,} of {len(posterior):,} {many}: flagged ones and others evenly "
             "spaced. Numbers in the sentence above are of all; so is the table that was written."
         )
     if len(shown) < posterior.prior.dimension:
@@ -156,49 +184,29 @@ def _is_gaussian(posterior: Posterior, reports: Reports | None) -> bool:
     return reports is not None or isinstance(posterior.likelihood, ConstantGaussian)
 
 
-def _sentence(
-    model: VANEB,
-    posterior: Posterior,
-    interval: tuple[Any, Any],
-    errors: NDArray[np.float64],
-    level: float,
-    seconds: float | None,
-) -> str:
-    prior = posterior.prior
-    d = prior.dimension
+def _details(model: VANEB, posterior: Posterior, noun: tuple[str, str], seconds: float | None) -> str:
+    """What the population was taken for, how sure that is, and what it cost."""
+    prior, d = posterior.prior, posterior.prior.dimension
     parts = [
-        f"**{len(posterior):,} {_plural('client', len(posterior))}** with **{d} {_plural('parameter', d)}** "
-        f"each, seen as a population of {_population(prior)}"
+        f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each, "
+        f"seen as a population of {_population(prior)}: on average **{posterior.shrinkage.mean():.0%}** of "
+        f"what is known of a {noun[0]} comes from the others (shrinkage). ",
+        _how_sure(model),
     ]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = (interval[1] - interval[0]) / (2 * ndtri((1 + level) / 2) * errors)
-    shorter = 1 - float(np.nanmedian(ratio))
-    length = (
-        f"**{shorter:.0%} shorter**"
-        if shorter >= 0.005
-        else "no shorter"
-        if shorter > -0.005
-        else f"**{-shorter:.0%} longer**"
-    )
-    parts.append(
-        f": on average **{posterior.shrinkage.mean():.0%}** of what is known of a client now comes from the "
-        f"others (shrinkage), and the median {level:.0%} interval is {length} than the client's own. "
-    )
-    parts.append(_how_sure(model))
-    flagged = sum(map(bool, posterior.flag))
-    parts.append(
-        f" **{flagged:,}** {_plural('client', flagged)} flagged." if flagged else " No client is flagged."
-    )
     if seconds is not None:
         parts.append(f" It took **{seconds:.1f} seconds**.")
     return "".join(parts)
+
+
+def _plural_of(noun: tuple[str, str], count: int) -> str:
+    return noun[0] if count == 1 else noun[1]
 
 
 def _how_sure(model: VANEB) -> str:
     certificate, sampling = getattr(model, "certificate_", None), getattr(model, "sampling_", None)
     if sampling is not None:
         return (
-            "What is not known of the population (its centre, its spread, the number of groups) is counted "
+            "What is not known of the population (its centre, its width, the number of groups) is counted "
             f"in. Another seed would move 95% of the estimates by less than **{2.8 * sampling.error:.2g}** "
             "of their standard deviation."
         )
@@ -227,7 +235,7 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _prior(prior: Prior, axes: Coordinates) -> dict[str, Any]:
+def _prior(prior: Prior, axes: Coordinates, own: NDArray[np.float64], posterior: Posterior) -> dict[str, Any]:
     """The components, of some of the populations where they are many, heaviest first."""
     shown = np.arange(len(prior.weights))
     if prior.draw is not None:
@@ -236,7 +244,17 @@ def _prior(prior: Prior, axes: Coordinates) -> dict[str, Any]:
     shown = shown[np.argsort(-prior.weights[shown], kind="stable")][:MOST_ATOMS]
     spreads = None if prior.covariances is None else axes.map @ prior.covariances[shown] @ axes.map.T
     weights = prior.weights[shown]
+    usual = np.array([UNEXPLAINED not in flag for flag in posterior.flag])
+    usual = usual if usual.any() else ~usual
+    ranges = window(axes.of(posterior.mean[usual]), axes.of(own))
+    if prior.covariances is None:
+        ranges = np.stack(
+            [np.minimum(ranges[0], axes.of(prior.atoms[prior.shared]).min(axis=0)),
+             np.maximum(ranges[1], axes.of(prior.atoms[prior.shared]).max(axis=0))]
+        )  # fmt: skip
     return {
+        "ranges": numbers(ranges.T),
+        "curves": None if prior.covariances is None else _curves(prior, axes, ranges),
         "axes": list(axes.names),
         "dimension": prior.dimension,
         "words": str(prior),
@@ -244,6 +262,24 @@ def _prior(prior: Prior, axes: Coordinates) -> dict[str, Any]:
         "weights": numbers(weights if prior.draw is None else weights / weights.sum()),
         "spreads": None if spreads is None else numbers(spreads),
     }
+
+
+def _curves(prior: Prior, axes: Coordinates, ranges: NDArray[np.float64]) -> list[dict[str, Any]]:
+    """Density of each coordinate: the average over all populations, and where 90% of them lie."""
+    made = []
+    for i, row in enumerate(axes.map):
+        at = np.linspace(ranges[0, i], ranges[1, i], CURVE)
+        assert prior.covariances is not None
+        own = np.einsum("a,jab,b->j", row, prior.covariances, row)
+        # A group narrower than a few pixels would be drawn as a line of any height.
+        sd = np.sqrt(own + (2 * (at[1] - at[0])) ** 2)
+        centre = axes.of(prior.atoms)[:, i]
+        z = (at - centre[:, None]) / sd[:, None]
+        parts = np.exp(-0.5 * z**2) * (prior.weights * prior.populations / (sd * np.sqrt(2 * np.pi)))[:, None]
+        each = np.add.reduceat(parts, prior.starts[:-1], axis=0)
+        low, high = np.quantile(each, [0.05, 0.95], axis=0)
+        made.append({"mean": numbers(each.mean(axis=0)), "low": numbers(low), "high": numbers(high)})
+    return made
 
 
 def _typical_noise(rows: NDArray[np.float64], errors: NDArray[np.float64]) -> NDArray[np.float64]:

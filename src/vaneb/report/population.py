@@ -54,3 +54,20 @@ def coordinates(prior: Prior, means: Array, most: int) -> Coordinates:
             rows.append(vectors[:, -c] / scale)
             centres.append(prior.mean)
     return Coordinates(tuple(names), np.array(centres), np.array(rows), shown)
+
+
+def window(means: Array, own: Array) -> Array:
+    """Where a picture looks, (2, q): at all personalised estimates, and at own ones that have not run away.
+
+    An own estimate counts up to four interquartile ranges from the middle half.
+    """
+    low, high = means.min(axis=0), means.max(axis=0)
+    for i, column in enumerate(own.T):
+        known = column[np.isfinite(column)]
+        if len(known):
+            first, third = np.quantile(known, [0.25, 0.75])
+            reach = 4 * (third - first)
+            near = known[(known >= first - reach) & (known <= third + reach)]
+            low[i], high[i] = min(low[i], near.min()), max(high[i], near.max())
+    margin = 0.06 * np.where(high > low, high - low, np.maximum(np.abs(high), 1.0))
+    return np.stack([low - margin, high + margin])

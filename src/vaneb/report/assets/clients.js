@@ -1,30 +1,34 @@
-// Clients: a table that holds only the rows in sight, the same clients as a caterpillar, and CSV.
+// Clients: a table that holds only the rows in sight (cards, on a phone), and CSV.
 
-const ROW = 32;
+const PHONE = matchMedia("(max-width: 640px)");
+const rowHeight = () => (PHONE.matches ? 136 : 32);
 
 function clientsSection(data, chosen) {
-  const c = data.clients, count = c.ids.length, z = c.z;
+  const c = data.clients, count = c.ids.length, [one, many] = data.noun;
   const order = { rows: Int32Array.from({ length: count }, (_, k) => k) };
   const parameter = () => state["clients:parameter"];
-  const own = (k) => c.own[parameter()][k], after = (k) => c.mean[parameter()][k];
-  const half = (k) => (c.error[parameter()][k] == null ? null : z * c.error[parameter()][k]);
+  const of = (name, k) => c[name][parameter()][k];
+  const own = (k) => of("own", k), after = (k) => of("mean", k);
+  const unit = (value, digits = 3) => inUnit(c.percent[parameter()], value, digits);
   const has = (values) => values && values.some((v) => v);
+  const differs = (k) => ({ "-1": "below", 0: "", 1: "above" })[of("differs", k)];
   const columns = [
-    { name: "client", title: "Client", width: "minmax(110px, 1fr)", left: true, value: (k) => c.ids[k], cell: (k) => c.ids[k] },
+    { name: "client", title: one[0].toUpperCase() + one.slice(1), width: "minmax(110px, 1fr)", left: true, value: (k) => c.ids[k], cell: (k) => c.ids[k] },
     c.n ? { name: "n", title: "n", width: "72px", value: (k) => c.n[k], cell: (k) => say(c.n[k]) } : null,
-    { name: "own", title: "Own estimate", width: "minmax(205px, 1fr)", value: own, cell: (k) => interval(own(k), half(k) == null ? null : own(k) - half(k), half(k) == null ? null : own(k) + half(k)) },
-    { name: "after", title: "Personalised", width: "minmax(205px, 1fr)", value: after, cell: (k) => interval(after(k), c.lower[parameter()][k], c.upper[parameter()][k]) },
-    { name: "picture", title: "Before and after", width: "minmax(130px, 1.3fr)", value: (k) => (own(k) == null ? -1 : Math.abs(after(k) - own(k))), cell: (k) => small(k) },
+    { name: "own", title: "Own estimate", width: "minmax(190px, 1fr)", value: own, cell: (k) => interval(own(k), of("own_lower", k), of("own_upper", k)) },
+    { name: "after", title: "Personalised", width: "minmax(190px, 1fr)", value: after, cell: (k) => interval(after(k), of("lower", k), of("upper", k)) },
+    { name: "picture", title: "Before and after", width: "minmax(120px, 1.2fr)", value: (k) => (own(k) == null ? -1 : Math.abs(after(k) - own(k))), cell: (k) => small(k) },
+    { name: "rank", title: "Rank", width: "118px", value: (k) => -of("rank", k), cell: (k) => [say(Math.round(of("rank", k))), " ", element("small", {}, `(${of("rank_lower", k)} to ${of("rank_upper", k)})`)] },
+    { name: "differs", title: "Differs", width: "84px", left: true, value: (k) => of("differs", k), cell: (k) => (differs(k) ? [element("span", { style: `color:var(--${differHue(of("differs", k))})` }, differs(k))] : "") },
     { name: "shrinkage", title: "Shrinkage", width: "96px", value: (k) => c.shrinkage[k], cell: (k) => percent(c.shrinkage[k]) },
-    { name: "log_marginal", title: "Log marginal", width: "112px", value: (k) => c.log_marginal[k], cell: (k) => say(c.log_marginal[k], 4) },
     has(c.flag) ? { name: "flag", title: "Flag", width: "minmax(118px, .7fr)", left: true, value: (k) => c.flag[k], cell: (k) => c.flag[k] } : null,
   ].filter(Boolean);
-  state["clients:sort"] = state["clients:sort"] || ["client", 0];
+  state["clients:sort"] = state["clients:sort"] || ["after", 1];
   let scale = null;
 
   function interval(value, low, high) {
     if (value == null) return [element("small", {}, "none")];
-    return [say(value, 3), " ", element("small", {}, low == null ? "(no interval)" : `(${say(low, 3)} to ${say(high, 3)})`)];
+    return [unit(value), " ", element("small", {}, low == null || high == null ? "(no interval)" : `(${unit(low)} to ${unit(high)})`)];
   }
   function small(k) {
     const svg = (tag, attributes) => { const made = document.createElementNS("http://www.w3.org/2000/svg", tag); for (const [a, v] of Object.entries(attributes)) made.setAttribute(a, v); return made; };
@@ -32,8 +36,8 @@ function clientsSection(data, chosen) {
     const made = svg("svg", { viewBox: "0 0 100 22", preserveAspectRatio: "none", "aria-hidden": "true" });
     const bar = (low, high, y, hue, width) => made.append(svg("line", { x1: at(low), x2: at(high), y1: y, y2: y, stroke: `var(--${hue})`, "stroke-width": width, "vector-effect": "non-scaling-stroke" }));
     const point = (v, y, hue) => made.append(svg("line", { x1: at(v), x2: at(v), y1: y - 4, y2: y + 4, stroke: `var(--${hue})`, "stroke-width": 3, "vector-effect": "non-scaling-stroke" }));
-    if (own(k) != null && half(k) != null) { bar(own(k) - half(k), own(k) + half(k), 6, "own", 1.5); point(own(k), 6, "own"); }
-    bar(c.lower[parameter()][k], c.upper[parameter()][k], 16, "after", 2); point(after(k), 16, "after");
+    if (own(k) != null) { if (of("own_lower", k) != null && of("own_upper", k) != null) bar(of("own_lower", k), of("own_upper", k), 6, "own", 1.5); point(own(k), 6, "own"); }
+    bar(of("lower", k), of("upper", k), 16, "after", 2); point(after(k), 16, "after");
     return [made];
   }
 
@@ -46,18 +50,18 @@ function clientsSection(data, chosen) {
   table.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
   table.style.setProperty("--least", `${columns.length > 6 ? 960 : 820}px`);
   const found = element("span", { class: "found", role: "status" });
-  const search = element("input", { type: "search", placeholder: "Search clients or flags", "aria-label": "Search clients", value: state["clients:search"] || "", oninput: () => { state["clients:search"] = search.value; arrange(); } });
+  const search = element("input", { type: "search", placeholder: "Search", "aria-label": "Search clients", value: state["clients:search"] || "", oninput: () => { state["clients:search"] = search.value; arrange(); } });
 
   let first = -1, last = -1;
   function paint(force = false) {
-    const top = Math.max(0, Math.floor((table.scrollTop - 10) / ROW) - 6), bottom = Math.min(order.rows.length, top + Math.ceil((table.clientHeight || 470) / ROW) + 14);
+    const tall = rowHeight(), top = Math.max(0, Math.floor((table.scrollTop - 10) / tall) - 6), bottom = Math.min(order.rows.length, top + Math.ceil((table.clientHeight || 470) / tall) + 14);
     if (!force && top === first && bottom === last) return;
     [first, last] = [top, bottom];
     const made = [];
     for (let r = top; r < bottom; r++) {
       const k = order.rows[r];
-      made.push(element("div", { class: `row${chosen() === k ? " chosen" : ""}`, role: "row", "aria-rowindex": r + 1, style: `top:${r * ROW}px`, onclick: () => { chosen(chosen() === k ? -1 : k); paint(true); redrawAll(); } },
-        ...columns.map((column) => element("div", { class: `cell ${column.name}${column.left ? " left" : ""}`, role: "cell", title: column.name === "client" || column.name === "flag" ? c[column.name === "client" ? "ids" : "flag"][k] : null }, ...[].concat(column.cell(k))))));
+      made.push(element("div", { class: `row${chosen() === k ? " chosen" : ""}`, role: "row", "aria-rowindex": r + 1, style: `top:${r * tall}px`, onclick: () => { chosen(chosen() === k ? -1 : k); paint(true); redrawAll(); } },
+        ...columns.map((column) => element("div", { class: `cell ${column.name}${column.left ? " left" : ""}`, role: "cell", "data-title": column.title, title: column.name === "client" || column.name === "flag" ? c[column.name === "client" ? "ids" : "flag"][k] : null }, ...[].concat(column.cell(k))))));
     }
     body.replaceChildren(...made);
   }
@@ -80,48 +84,17 @@ function clientsSection(data, chosen) {
       button.setAttribute("aria-sort", sorted ? (down ? "descending" : "ascending") : "none");
       button.textContent = columns.find((each) => each.name === button.dataset.column).title + (sorted ? (down ? " ↓" : " ↑") : "");
     }
-    body.style.height = `${order.rows.length * ROW}px`;
-    found.textContent = order.rows.length === count ? `${count.toLocaleString("en")} clients` : `${order.rows.length.toLocaleString("en")} of ${count.toLocaleString("en")} clients`;
+    body.style.height = `${order.rows.length * rowHeight()}px`;
+    found.textContent = order.rows.length === count ? `${count.toLocaleString("en")} ${many}` : `${order.rows.length.toLocaleString("en")} of ${count.toLocaleString("en")} ${many}`;
     table.scrollTop = 0;
     paint(true);
-    caterpillar.redraw();
   }
-  function rescale() {
-    const p = parameter();
-    const usual = (_, k) => !c.flag[k].includes("unexplained");
-    const range = robustExtent(c.lower[p].filter(usual).concat(c.upper[p].filter(usual)), c.own[p].flatMap((v, k) => (v == null || c.error[p][k] == null ? [] : [v - z * c.error[p][k], v + z * c.error[p][k]])), 0.04);
-    scale = linear(range, [0, 1]);
-  }
-
-  let spots = [];
-  const caterpillar = picture(280, (context, width, height) => {
-    const p = parameter(), rows = Array.from(order.rows).sort((a, b) => c.mean[p][a] - c.mean[p][b]);
-    const x = linear([-0.5, Math.max(rows.length - 0.5, 0.5)], [MARGIN.left, width - MARGIN.right]), y = linear(scale.domain, [height - MARGIN.bottom, MARGIN.top]);
-    frame(context, Object.assign(x, { ticks: () => [] }), y, { xlabel: `${rows.length.toLocaleString("en")} clients by personalised ${c.parameters[p]}`, ylabel: c.parameters[p] });
-    const each = (x.range[1] - x.range[0]) / Math.max(rows.length, 1), thin = Math.min(1, Math.max(0.25, each / 3));
-    spots = [];
-    clipped(context, x, y, () => {
-      context.strokeStyle = faded("own", each > 3 ? 0.7 : 0.35);
-      context.lineWidth = Math.max(0.5, Math.min(1.5, each * 0.3));
-      context.beginPath();
-      rows.forEach((k, r) => { if (c.own[p][k] != null && c.error[p][k] != null) { context.moveTo(x(r), y(c.own[p][k] - z * c.error[p][k])); context.lineTo(x(r), y(c.own[p][k] + z * c.error[p][k])); } });
-      context.stroke();
-      context.strokeStyle = faded("after", each > 3 ? 0.8 : 0.3 + 0.3 * thin);
-      context.lineWidth = Math.max(0.6, Math.min(3, each * 0.5));
-      context.beginPath();
-      rows.forEach((k, r) => { context.moveTo(x(r), y(c.lower[p][k])); context.lineTo(x(r), y(c.upper[p][k])); });
-      context.stroke();
-      for (const [values, hue] of [[c.own[p], "own"], [c.mean[p], "after"]]) {
-        context.fillStyle = colour(hue);
-        rows.forEach((k, r) => { if (values[k] != null) { const size = Math.max(0.7, Math.min(3, each * 0.45)); context.fillRect(x(r) - size, y(values[k]) - size, 2 * size, 2 * size); spots.push(x(r), y(values[k]), k); } });
-      }
-      const k = chosen(), r = rows.indexOf(k);
-      if (r >= 0) { context.strokeStyle = colour("ink"); context.lineWidth = 1.5; line(context, x(r), y.range[0], x(r), y.range[1]); }
-    });
-  }, { label: "Caterpillar plot", hover: (px, py) => { const k = nearest(spots, px, py, 14); return k < 0 ? null : [c.ids[k], describeClient(data, k)]; } });
-
-  const again = () => { rescale(); arrange(); };
-  const controls = element("div", { class: "controls" }, search, choice("clients:parameter", "Parameter", c.parameters, again), element("button", { type: "button", class: "csv", onclick: () => download(data, order.rows) }, "Download CSV"), found);
+  const again = () => { scale = linear(scaleOf(data, parameter()), [0, 1]); arrange(); };
+  rebuilds.add(again);
+  PHONE.addEventListener("change", arrange);
+  // The head of the table is not there on a phone.
+  const sorting = element("label", { class: "sorting" }, "Sort by", element("select", { "data-name": "clients:sorting", onchange: (event) => { state["clients:sort"] = [columns[event.target.value].name, columns[event.target.value].left ? 0 : 1]; arrange(); } }, ...columns.map((column, i) => element("option", { value: i, selected: column.name === state["clients:sort"][0] }, column.title))));
+  const controls = element("div", { class: "controls" }, search, sorting, element("button", { type: "button", class: "csv", onclick: () => download(data, order.rows) }, "Download CSV"), found);
   const printed = element("div", { class: "printed" });
   addEventListener("beforeprint", () => {
     const rows = Array.from(order.rows.slice(0, 200)), text = (cell) => [].concat(cell).map((part) => part.textContent ?? part).join("");
@@ -130,24 +103,27 @@ function clientsSection(data, chosen) {
   });
   again();
   const words = data.exact
-    ? `Intervals hold ${percent(data.level)}. A client's own interval is the usual one of its own fit (estimate and curvature there; where a flag says that no estimate exists, the point that a weak penalty picks); the personalised ones come from the clients' rows themselves, not from these summaries.`
-    : `Intervals hold ${percent(data.level)}, before (from the client's own report) and after.`;
+    ? `Intervals hold ${percent(data.level)}. The own interval is the usual one of the ${one}'s own fit; where a flag says that no estimate exists, it stands at the point that a weak penalty picks.`
+    : `Intervals hold ${percent(data.level)}, before (from the ${one}'s own report) and after.`;
   queueMicrotask(() => paint(true));
-  return section("Clients", `${words} Click a row to find the client in the pictures.`, controls, table,
-    element("div", { class: "legend", style: "margin-top:14px" }, key("own")("own estimate and interval"), key("after")("personalised")), caterpillar, printed);
+  return section(`All ${many}`, `${words} Rank 1 is the highest. Click a row to find it in the pictures.`, controls, table, printed);
 }
 
 function describeClient(data, k) {
-  const c = data.clients, lines = [];
-  c.parameters.slice(0, 4).forEach((name, p) => lines.push(`${name}: ${say(c.own[p][k], 3)} → ${say(c.mean[p][k], 3)} (${say(c.lower[p][k], 3)} to ${say(c.upper[p][k], 3)})`));
-  lines.push(`shrinkage ${percent(c.shrinkage[k])}${c.n ? `, n ${say(c.n[k])}` : ""}`);
+  const c = data.clients, first = state["clients:parameter"] ?? 0, lines = [];
+  const shown = [first, ...c.parameters.map((_, p) => p).filter((p) => p !== first)].slice(0, 4);
+  for (const p of shown) {
+    const unit = (value) => inUnit(c.percent[p], value);
+    lines.push(`${c.parameters[p]}: ${c.own[p][k] == null ? "" : `${unit(c.own[p][k])} → `}${unit(c.mean[p][k])} (${unit(c.lower[p][k])} to ${unit(c.upper[p][k])})`);
+  }
+  lines.push(`rank ${c.rank_lower[first][k]} to ${c.rank_upper[first][k]} of ${c.ids.length.toLocaleString("en")}${c.n ? `, n ${say(c.n[k])}` : ""}`);
   if (c.flag[k]) lines.push(c.flag[k]);
   return lines;
 }
 
 function download(data, rows) {
   const c = data.clients, quoted = (v) => (v == null ? "" : /[",\r\n]|^\s|\s$/.test(String(v)) ? `"${String(v).replaceAll('"', '""')}"` : String(v));
-  const blocks = { own: c.own, own_se: c.error, theta: c.mean, sd: c.sd, lower: c.lower, upper: c.upper };
+  const blocks = { own: c.own, own_se: c.error, theta: c.mean, sd: c.sd, lower: c.lower, upper: c.upper, rank: c.rank, differs: c.differs };
   const head = ["client", ...(c.n ? ["n"] : []), ...Object.keys(blocks).flatMap((b) => c.parameters.map((p) => `${b}_${p}`)), "shrinkage", "log_marginal", "flag"];
   const lines = Array.from(rows, (k) => [c.ids[k], ...(c.n ? [c.n[k]] : []), ...Object.values(blocks).flatMap((b) => b.map((values) => values[k])), c.shrinkage[k], c.log_marginal[k], c.flag[k]].map(quoted).join(","));
   const link = element("a", { href: URL.createObjectURL(new Blob([[head.map(quoted).join(","), ...lines, ""].join("\n")], { type: "text/csv" })), download: "clients.csv" });

@@ -45,6 +45,14 @@ function say(value, digits = 4) {
 }
 const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(value > 0.995 || value < 0.005 ? 1 : 0)}%`);
 
+// Numbers of a quantity: plain, or a rate in percent.
+const inUnit = (isPercent, value, digits = 3) => (value == null ? "–" : isPercent ? `${say(100 * value, digits)}%` : say(value, digits));
+
+// Folded away until it is asked for.
+function folded(title, ...children) {
+  return element("details", {}, element("summary", {}, title), ...children);
+}
+
 function choice(name, label, options, redraw, initial = 0) {
   if (!(name in state) || state[name] >= options.length) state[name] = initial;
   const select = element("select", { "data-name": name, onchange: () => { state[name] = Number(select.value); redraw(); } },

@@ -1,15 +1,28 @@
-// The page of a fit.
+// The page of a fit: who differs, everybody, the population; what it rests on is folded away below.
 
 function fitPage(data) {
   const chosen = (k) => { if (k !== undefined) state.chosen = k; return state.chosen ?? -1; };
-  const view = { prior: data.prior, own: data.points.own, mean: data.points.mean, ids: data.clients.ids, usual: data.clients.flag.map((flag) => !flag.includes("unexplained")), noise: data.noise, chosen, describe: (k) => describeClient(data, k), words: ["own estimates", "personalised"] };
-  const notes = data.notes.map((text) => element("p", { class: "note" }, text));
+  const view = { prior: data.prior, own: data.points.own, mean: data.points.mean, ids: data.clients.ids, usual: data.clients.flag.map((flag) => !flag.includes("unexplained")), noise: data.noise, chosen, describe: (k) => describeClient(data, k), words: ["own estimates", "personalised"], opens: data.prior.opens };
+  const [one, many] = data.noun;
+  rebuilds.clear();
   return [
-    ...notes,
-    priorSection("prior", "The population, and where each client moves", "Clients are drawn towards where the population is, and the more so the less they know themselves.", view),
+    ...data.notes.map((text) => element("p", { class: "note" }, text)),
+    whoSection(data, chosen),
+    data.held_out ? section("Rows that no fit has seen", null, heldOutFigure(data.held_out, one)) : null,
     clientsSection(data, chosen),
+    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} is drawn towards where the others are: the less its own data say, the further.`, view),
+    methodsSection(data),
     howGood(data),
-  ];
+  ].filter(Boolean);
+}
+
+function methodsSection({ methods, citation }) {
+  const told = element("span", { class: "told", role: "status" });
+  const copy = element("button", { type: "button", onclick: async () => {
+    try { await navigator.clipboard.writeText(`${methods}\n\n${citation}`); told.textContent = "Copied."; } catch { getSelection().selectAllChildren(text); told.textContent = "Selected: copy it with the keyboard."; }
+  } }, "Copy");
+  const text = element("div", { class: "paper" }, element("p", {}, methods), element("p", {}, citation));
+  return section("For a paper", null, text, element("div", { class: "controls" }, copy, told));
 }
 
 function howGood(data) {
@@ -18,8 +31,8 @@ function howGood(data) {
   if (data.gap) parts.push(gapFigure(data));
   if (data.sampling) parts.push(samplingFigure(data.sampling));
   parts.push(data.calibration ? calibrationFigure(data) : element("div", {}, element("h3", {}, "Calibration"), element("p", { class: "lead" }, "This fit used the likelihood of the clients' own rows, not estimates with a stated error; so there is no reported number whose predicted distribution could be checked here.")));
-  if (data.held_out) parts.push(heldOutFigure(data.held_out));
-  return section("How good the fit is", null, element("div", { class: "grid" }, ...parts));
+  const reading = data.reading.length ? [element("h3", {}, "How the input was read"), ...data.reading.map((text) => element("p", { class: "lead" }, text))] : [];
+  return element("section", {}, folded("How good the fit is", element("p", { class: "lead" }, ...bold(data.details)), element("div", { class: "grid" }, ...parts), ...reading));
 }
 
 function titled(title, figure, caption) {
@@ -122,7 +135,7 @@ function samplingFigure({ error, sweeps, populations, groups }) {
     `${populations.toLocaleString("en")} populations were drawn in ${sweeps.toLocaleString("en")} sweeps; each client's numbers are averages over all of them. Monte Carlo error of 95% of the estimates: below ${say(error, 2)} of a standard deviation.`);
 }
 
-function calibrationFigure({ calibration, clients }) {
+function calibrationFigure({ calibration, calibrated }) {
   const holder = element("div");
   const show = () => {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
@@ -132,7 +145,7 @@ function calibrationFigure({ calibration, clients }) {
     const figure = picture(240, (context, width, height) => {
       x = linear([0, 1], [MARGIN.left, width - MARGIN.right]);
       y = linear([0, Math.max(...counts, mean + half) * 1.1], [height - MARGIN.bottom, MARGIN.top]);
-      frame(context, x, y, { xlabel: `predicted probability of a lower ${clients.parameters[state["pit:parameter"]]}`, ylabel: "clients" });
+      frame(context, x, y, { xlabel: `predicted probability of a lower ${calibrated[state["pit:parameter"]]}`, ylabel: "clients" });
       context.fillStyle = faded("muted", 0.22);
       context.fillRect(x.range[0], y(mean + half), x.range[1] - x.range[0], y(Math.max(mean - half, 0)) - y(mean + half));
       context.fillStyle = faded("after", 0.65);
@@ -141,13 +154,13 @@ function calibrationFigure({ calibration, clients }) {
     holder.replaceChildren(figure);
     figure.redraw();
   };
-  const select = choice("pit:parameter", "Parameter", clients.parameters, show);
+  const select = choice("pit:parameter", "Parameter", calibrated, show);
   queueMicrotask(show);
-  return element("div", {}, element("h3", {}, "Calibration"), clients.parameters.length > 1 ? element("div", { class: "controls" }, select) : null, holder,
+  return element("div", {}, element("h3", {}, "Calibration"), calibrated.length > 1 ? element("div", { class: "controls" }, select) : null, holder,
     element("figcaption", {}, "Where each client's own estimate falls in the distribution that population and noise predict for it (PIT). Flat within the grey band (90%) is as it should be; a hump says that noise is overstated, a valley that it is understated. The clients are those of the fit itself, which flatters it a little."));
 }
 
-function heldOutFigure(held) {
+function heldOutFigure(held, one) {
   const names = Object.keys(held.values), values = names.map((name) => held.values[name]), best = Math.min(...values);
   const figure = picture(44 * names.length + 50, (context, width, height) => {
     const room = 100, kept = values.filter((v) => v <= 20 * best), top = Math.max(...kept);
@@ -163,5 +176,6 @@ function heldOutFigure(held) {
     });
     context.fillStyle = colour("muted"); context.textAlign = "left"; context.fillText(`${held.loss}: smaller is better`, room, height - 22);
   }, { label: "Held-out losses" });
-  return titled("Rows that no fit has seen", figure, `${held.rows.toLocaleString("en")} test rows, predicted by each client's own fit, by one fit of all rows, and by the personalised coefficients.${held.new_clients ? ` ${held.new_clients} clients have test rows only: predicted by the population's mean.` : ""}`);
+  figure.append(element("figcaption", {}, `${held.rows.toLocaleString("en")} test rows, predicted by each ${one}'s own fit (local), by one fit of all rows (pooled), and by the personalised coefficients.${held.new_clients ? ` ${held.new_clients} have test rows only: predicted by the population's mean.` : ""}`));
+  return figure;
 }

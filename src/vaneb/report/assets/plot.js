@@ -162,14 +162,16 @@ function extent(values, margin = 0.05) {
   return [low - room, high + room];
 }
 
-// The range of some values, stretched by most of the others: what ran away must not squeeze the rest.
-function robustExtent(kept, others, share = 0.02) {
-  const [low, high] = extent(kept, 0);
+// All of some values, and those of the others that have not run away: up to four interquartile ranges from the middle half.
+function robustExtent(kept, others) {
   const sorted = others.filter((v) => v != null).sort((a, b) => a - b);
-  const reach = (high - low || Math.abs(high) || 1) * 1.5;
-  const small = sorted.length ? sorted[Math.floor(share * (sorted.length - 1))] : low;
-  const large = sorted.length ? sorted[Math.ceil((1 - share) * (sorted.length - 1))] : high;
-  return extent([low, high, Math.max(small, low - reach), Math.min(large, high + reach)], 0.06);
+  const at = (share) => sorted[Math.round(share * (sorted.length - 1))];
+  const reach = sorted.length ? 4 * (at(0.75) - at(0.25)) : 0;
+  return extent(kept.concat(sorted.filter((v) => v >= at(0.25) - reach && v <= at(0.75) + reach)), 0.06);
+}
+
+function percentTicks(scale) {
+  return Object.assign(scale, { say: (value, ticks) => `${sayTick(100 * value, ticks.map((t) => 100 * t))}%` });
 }
 
 // Lines with error bars: series = [{name, points: [[x, y, error?, note?]], index, dashed}]

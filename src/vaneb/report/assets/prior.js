@@ -9,7 +9,7 @@ function priorSection(name, title, lead, view) {
   const controls = element("div", { class: "controls" });
   const rebuild = () => {
     const kind = state[`${name}:kind`];
-    const selects = ["x", "y", "z"].slice(0, kind + 1).map((axis, i) => choice(`${name}:${axis}${kind}`, axis, view.prior.axes, rebuild, principal >= 0 && kind > 0 ? principal + i : i));
+    const selects = ["x", "y", "z"].slice(0, kind + 1).map((axis, i) => choice(`${name}:${axis}${kind}`, axis, view.prior.axes, rebuild, principal >= 0 && kind > 0 ? principal + i : kind === 0 ? (view.opens ?? 0) : i));
     const chosen = ["x", "y", "z"].slice(0, kind + 1).map((axis) => state[`${name}:${axis}${kind}`]);
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
     const figure = [lineView, planeView, spaceView][kind](name, view, chosen);
@@ -21,7 +21,7 @@ function priorSection(name, title, lead, view) {
     holder.replaceChildren(figure, element("figcaption", {}, caption(view, kind, chosen)));
     figure.redraw();
   };
-  if (!(`${name}:kind` in state)) state[`${name}:kind`] = Math.min(q, 3) - 1;
+  if (!(`${name}:kind` in state)) state[`${name}:kind`] = view.opens == null ? Math.min(q, 3) - 1 : q === 2 ? 1 : 0;
   const dots = element("div", { class: "legend" }, view.single ? null : key("own")(view.words[0]), key("after")(view.words[1]), view.prior.spreads ? null : key("atom")("atoms, area by weight"));
   queueMicrotask(rebuild);
   return section(title, lead, controls, dots, holder);
@@ -32,8 +32,8 @@ function caption(view, kind, chosen) {
   const outside = view.ids.filter((_, k) => beyond(view.own, k) || beyond(view.mean, k)).length;
   const missing = view.ids.filter((_, k) => chosen.some((i) => view.own[i][k] == null)).length;
   const parts = [];
-  if (kind === 0) parts.push(view.prior.spreads ? "Filled: density of the population. Below: each client's own estimate joined to its personalised one." : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
-  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population." : "Contours hold 50%, 80% and 95% of the estimates of a typical client: the atoms blurred by the median client's noise.");
+  if (kind === 0) parts.push(view.prior.curves ? "Line: how often each value is expected among new clients. Band: where 90% of the populations that the data allow put that line. Below: each client's own estimate joined to its personalised one." : view.prior.spreads ? "Filled: density of the population. Below: each client's own estimate joined to its personalised one." : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
+  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population, on average over what the data allow." : "Contours hold 50%, 80% and 95% of the estimates of a typical client: the atoms blurred by the median client's noise.");
   if (kind === 2) parts.push("Drag, or use the arrow keys, to rotate.");
   if (outside) parts.push(`${outside.toLocaleString("en")} ${outside === 1 ? "client lies" : "clients lie"} outside the picture.`);
   if (missing && !view.single) parts.push(`${missing.toLocaleString("en")} ${missing === 1 ? "client has" : "clients have"} no estimate of their own here.`);
@@ -41,15 +41,16 @@ function caption(view, kind, chosen) {
 }
 
 function rangeOf(view, i) {
-  view.ranges = view.ranges || {};
+  view.ranges = view.ranges || view.prior.ranges || {};
   // Atoms that one client has to itself, and clients that nobody is near, must not squeeze the others.
-  const usual = view.usual || [], reach = [];
-  view.prior.atoms.forEach((a, j) => {
-    const sd = view.prior.spreads ? Math.sqrt(view.prior.spreads[j][i][i]) : 0, weight = view.prior.weights[j];
-    if (view.prior.spreads ? weight > 2e-4 : weight * view.ids.length > 1.5) reach.push(a[i] - 1.5 * sd, a[i] + 1.5 * sd);
-  });
-  view.ranges[i] = view.ranges[i] || robustExtent(view.mean[i].filter((_, k) => usual[k] !== false).concat(reach), view.own[i].slice());
+  const usual = view.usual || [], atoms = view.prior.spreads ? [] : view.prior.atoms.filter((_, j) => view.prior.weights[j] * view.ids.length > 1.5).map((a) => a[i]);
+  view.ranges[i] = view.ranges[i] || robustExtent(view.mean[i].filter((_, k) => usual[k] !== false).concat(atoms), view.own[i].slice());
   return view.ranges[i];
+}
+
+function inScale(view, i, pixels) {
+  const made = linear(rangeOf(view, i), pixels);
+  return view.prior.percent && i < view.prior.parameters ? percentTicks(made) : made;
 }
 
 function nearest(spots, px, py, reach = 16) {
@@ -72,21 +73,27 @@ function lineView(name, view, [i]) {
   const { prior } = view, count = view.ids.length;
   let spots = [];
   const draw = (context, width, height) => {
-    const x = linear(rangeOf(view, i), [MARGIN.left, width - MARGIN.right]);
+    const x = inScale(view, i, [MARGIN.left, width - MARGIN.right]);
     const split = height - 150;
     const fine = ((x.domain[1] - x.domain[0]) / 200) ** 2, extra = prior.spreads ? fine : view.noise[i] || 11 * fine;
-    const f = density1(prior, i, extra);
-    const xs = spaced(x.domain[0], x.domain[1], 400), values = xs.map(f), top = Math.max(...values);
+    const curve = prior.curves && prior.curves[i];
+    const xs = spaced(x.domain[0], x.domain[1], curve ? curve.mean.length : 400), values = curve ? curve.mean : xs.map(density1(prior, i, extra));
+    const top = Math.max(...values, ...(curve ? curve.high.map((v, s) => Math.min(v, 4 * Math.max(...curve.mean))) : []));
     const y = linear([0, top * 1.08], [split, MARGIN.top]);
     frame(context, x, Object.assign(linear([0, 1], [height - MARGIN.bottom, MARGIN.top]), { ticks: () => [] }), { xlabel: prior.axes[i] });
     context.fillStyle = faded("after", 0.16);
     context.strokeStyle = colour("after");
     context.lineWidth = 1.6;
     context.beginPath();
+    if (curve) {
+      curve.high.forEach((v, s) => context[s ? "lineTo" : "moveTo"](x(xs[s]), Math.max(y(v), MARGIN.top)));
+      for (let s = xs.length - 1; s >= 0; s--) context.lineTo(x(xs[s]), y(curve.low[s]));
+      context.fill();
+      context.beginPath();
+    }
     xs.forEach((v, s) => context[s ? "lineTo" : "moveTo"](x(v), y(values[s])));
     context.stroke();
-    context.lineTo(x.range[1], split); context.lineTo(x.range[0], split);
-    context.fill();
+    if (!curve) { context.lineTo(x.range[1], split); context.lineTo(x.range[0], split); context.fill(); }
     const largest = Math.max(...prior.weights);
     if (state[`${name}:atoms`] && !prior.spreads) {
       context.strokeStyle = context.fillStyle = colour("atom");
@@ -107,7 +114,7 @@ function lineView(name, view, [i]) {
     clipped(context, x, linear([0, 1], [height, 0]), () => {
       const opacity = opacityFor(count);
       if (state[`${name}:lines`]) {
-        context.strokeStyle = faded("muted", opacity * 0.7);
+        context.strokeStyle = faded("muted", Math.min(opacity * 0.7, 120 / count));
         context.lineWidth = 1;
         context.beginPath();
         for (let k = 0; k < count; k++) if (view.own[i][k] != null) { context.moveTo(x(view.own[i][k]), up); context.lineTo(x(view.mean[i][k]), down); }
@@ -128,7 +135,7 @@ function planeView(name, view, [i, k]) {
   const { prior } = view, count = view.ids.length;
   let spots = [], grid = null;
   const draw = (context, width, height) => {
-    const x = linear(rangeOf(view, i), [MARGIN.left, width - MARGIN.right]), y = linear(rangeOf(view, k), [height - MARGIN.bottom, MARGIN.top]);
+    const x = inScale(view, i, [MARGIN.left, width - MARGIN.right]), y = inScale(view, k, [height - MARGIN.bottom, MARGIN.top]);
     frame(context, x, y, { xlabel: prior.axes[i], ylabel: prior.axes[k] });
     clipped(context, x, y, () => {
       if (state[`${name}:contours`]) {

@@ -1,0 +1,195 @@
+"""``vaneb decide``: a saved posterior in; who differs, who is highest, ranks and grades out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaneb.commands.outcome import told_to_user
+from vaneb.commands.streams import (
+    TABLE_OUT,
+    JsonOption,
+    check_files,
+    check_out,
+    print_json,
+    summary_beside,
+    writing,
+)
+from vaneb.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from vaneb.decisions import Decisions
+
+PosteriorOption = Annotated[
+    Path | None,
+    typer.Option("--posterior-out", help="Also save the joint posterior (.parquet), for `vaneb decide`."),
+]
+
+
+def check_posterior_out(path: Path | None) -> None:
+    """Refuse a file that would not be found again."""
+    if path is not None and path.suffix.lower() != ".parquet":
+        raise InvalidOption(f"--posterior-out {path}: must end in .parquet.")
+
+
+def decide(
+    posterior: Annotated[
+        Path,
+        typer.Argument(
+            help="What --posterior-out of `vaneb personalize` or `vaneb run` wrote.", metavar="RESULT"
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
+    of: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Parameter to decide about; or NAME=WEIGHT, repeated, for a weighted sum such as "
+            "--of treated=1 --of control=-1. By default the one in which clients differ most.",
+            metavar="NAME",
+        ),
+    ] = None,
+    highest: Annotated[
+        str | None, typer.Option(help="Who is among the highest share of clients, such as 10%.")
+    ] = None,
+    lowest: Annotated[
+        str | None, typer.Option(help="Who is among the lowest share of clients, such as 10%.")
+    ] = None,
+    benchmark: Annotated[
+        float | None,
+        typer.Option(help="Flag clients above or below this value, not the average of the others."),
+    ] = None,
+    margin: Annotated[float, typer.Option(help="Differences up to this count as none.")] = 0.0,
+    wrong: Annotated[
+        str, typer.Option(help="Share of the clients named that may be wrong, on average.")
+    ] = "5%",
+    misordered: Annotated[
+        str, typer.Option(help="Share of the pairs in different grades that may be in the wrong order.")
+    ] = "5%",
+    level: Annotated[float, typer.Option(help="Probability of the intervals.")] = 0.9,
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
+) -> None:
+    """Say who differs, who is among the highest or lowest, and in which order clients stand."""
+    with told_to_user(as_json=as_json):
+        check_out(out, as_json)
+        check_files({"RESULT": posterior}, {"--out": out}, as_json)
+        if not 0 < level < 1:
+            raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+        asked: dict[str, Any] = {
+            "highest": share_of(highest, "--highest"),
+            "lowest": share_of(lowest, "--lowest"),
+            "benchmark": benchmark,
+            "margin": margin,
+            "wrong": share_of(wrong, "--wrong"),
+            "misordered": share_of(misordered, "--misordered"),
+            "level": level,
+        }
+        from vaneb.decisions import load_posterior
+        from vaneb.tables import suffix_of, write_content
+
+        joint = load_posterior(posterior)
+        decisions = joint.decide(weights_of(of, joint.names))
+        table = decisions.table(**asked)
+        if out is not None:
+            with writing(out) as file:
+                write_content(
+                    file, _readable(table) if suffix_of(out) != ".parquet" else table, suffix_of(out)
+                )
+        answers = _answers(decisions, asked)
+        if not quiet:
+            with summary_beside(out, as_json):
+                _summarise(decisions, asked, answers)
+        if as_json:
+            print_json(
+                {"command": "decide", "of": decisions.name, **asked, **answers, "clients": table.to_pylist()}
+            )
+
+
+def share_of(text: str | None, option: str) -> float | None:
+    """0.1 from ``10%`` or ``0.1``."""
+    if text is None:
+        return None
+    try:
+        share = float(text.rstrip("% ")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        raise InvalidOption(f"{option} {text}: is not a share. Write 10% or 0.1.") from None
+    if not 0 < share < 1:
+        raise InvalidOption(f"{option} {text}: must lie between 0 and 100%. Write 10% or 0.1.")
+    return share
+
+
+def weights_of(given: list[str] | None, names: tuple[str, ...]) -> str | dict[str, float] | None:
+    """A name as it is; else NAME=WEIGHT, where the name may hold a sign of equality itself."""
+    if not given:
+        return None
+    if len(given) == 1 and (given[0] in names or "=" not in given[0]):
+        return given[0]
+    weights = {}
+    for each in given:
+        name, _, weight = each.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            raise InvalidOption(f"--of {each}: write NAME=WEIGHT, such as treated=1.") from None
+    return weights
+
+
+def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
+    """Counts and expected errors."""
+    flags = decisions.flags(asked["benchmark"], margin=asked["margin"], wrong=asked["wrong"])
+    grades, funnel = decisions.grades(asked["misordered"]), decisions.funnel(asked["benchmark"])
+    found: dict[str, Any] = {
+        "above": int((flags.direction > 0).sum()),
+        "below": int((flags.direction < 0).sum()),
+        "expected_wrong": flags.wrong,
+        "grades": int(grades.grade.max()),
+        "expected_misordered": grades.misordered,
+        "told_apart": grades.told_apart,
+        "target": funnel.target,
+        "outside_95": int((funnel.outside >= 1).sum()),
+        "outside_998": int((funnel.outside >= 2).sum()),
+    }
+    for side in ("highest", "lowest"):
+        if asked[side] is not None:
+            chosen = getattr(decisions, side)(asked[side], wrong=asked["wrong"])
+            found[f"{side}_places"], found[f"{side}_named"] = chosen.places, int(chosen.chosen.sum())
+            found[f"{side}_expected_wrong"] = chosen.wrong
+    return found
+
+
+def _summarise(decisions: Decisions, asked: dict[str, Any], found: dict[str, Any]) -> None:
+    beside = "the average of the others" if asked["benchmark"] is None else f"{asked['benchmark']:g}"
+    rows = {"clients": f"{len(decisions.ids):,}", "about": decisions.name}
+    rows["differ"] = (
+        f"{found['above']:,} above {beside}, {found['below']:,} below; "
+        f"{found['expected_wrong']:.1%} of them expected to be wrong"
+    )
+    for side in ("highest", "lowest"):
+        if asked[side] is not None:
+            rows[f"{side} {asked[side]:.0%}"] = (
+                f"{found[f'{side}_named']:,} named for {found[f'{side}_places']:,} places; "
+                f"{found[f'{side}_expected_wrong']:.1%} of them expected to be wrong"
+            )
+    rows["grades"] = (
+        f"{found['grades']:,}, telling {found['told_apart']:.0%} of all pairs apart; "
+        f"{found['expected_misordered']:.1%} of these expected in the wrong order"
+    )
+    rows["funnel"] = (
+        f"around {found['target']:.4g}: {found['outside_95']:,} outside the 95% limits, "
+        f"{found['outside_998']:,} outside 99.8%"
+    )
+    for name, value in rows.items():
+        print(f"{name:<18} {value}")
+
+
+def _readable(table: Any) -> Any:
+    """Five digits that mean something."""
+    import pyarrow as pa
+
+    for at, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        if pa.types.is_floating(column.type):
+            values = [None if v is None else float(f"{v:.5g}") for v in column.to_pylist()]
+            table = table.set_column(at, name, pa.array(values, pa.float64()))
+    return table

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vaneb.files import private_folder
 from vaneb.flower import checks, processes
 from vaneb.flower.client_app import ERRORS
 from vaneb.flower.client_data import RESULT
 from vaneb.flower.gate import open_gate
+from vaneb.flower.keeper import open_keeper
+from vaneb.flower.messenger import KEEPER
 from vaneb.flower.processes import FederationFailed
+from vaneb.flower.sandbox import Sandbox
 
 #: Seconds between two tries to reach the server.
 PAUSE = 3.0
@@ -26,9 +31,9 @@ LINGER = 60.0
 
 @dataclass(frozen=True)
 class Node:
-    """One client: its name, its folder, the server it works for, and what its SuperNode is started with.
+    """One client: its name, its folder, the server it works for, and what its keeper is started with.
 
-    ``context`` and ``key`` are ``None`` for a trial without protection.
+    ``context`` and ``key`` are ``None`` for a trial without protection; ``keeper`` is where that listens.
     """
 
     name: str
@@ -37,6 +42,11 @@ class Node:
     context: ssl.SSLContext | None
     key: Path | None
     node_config: Mapping[str, str]
+    keeper: str = ""
+
+    def sandbox(self, port: int = 0, gate: int = 0) -> Sandbox:
+        """In which its SuperNode runs, and all that this starts."""
+        return processes.around_supernode(self.folder / "flower", port, gate, self.key)
 
     @property
     def log(self) -> Path:
@@ -48,13 +58,24 @@ def serve(node: Node, *, patience: float, once: bool, tell: Callable[[str], None
 
     ``FederationFailed`` after ``patience`` seconds in which the server was not there or did not let it in.
     """
+    with open_keeper(node.folder, node.node_config) as (keeper, address):
+        _serve(replace(node, keeper=address), keeper, patience, once, tell)
+
+
+def _serve(
+    node: Node, keeper: subprocess.Popen[bytes], patience: float, once: bool, tell: Callable[[str], None]
+) -> None:
     before = _changed(node.folder / RESULT)
     deadline, told = time.monotonic() + patience, ""
     while True:
+        if keeper.poll() is not None:
+            raise FederationFailed(
+                f"the process that reads the data has ended; see {node.folder / 'flower' / 'keeper.log'}."
+            )
         reason = checks.greeted(node.server, node.context, node.name)
         if not reason:
             began = time.monotonic()
-            ended, reason = _stay(node, once, before, tell)
+            ended, reason = _stay(node, keeper, once, before, tell)
             if ended:
                 return
             if time.monotonic() - began > SETTLED:
@@ -67,7 +88,13 @@ def serve(node: Node, *, patience: float, once: bool, tell: Callable[[str], None
         time.sleep(min(PAUSE, max(0.1, deadline - time.monotonic())))
 
 
-def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None]) -> tuple[bool, str]:
+def _stay(
+    node: Node,
+    keeper: subprocess.Popen[bytes],
+    once: bool,
+    before: int | None,
+    tell: Callable[[str], None],
+) -> tuple[bool, str]:
     """Run a SuperNode behind a gate; whether it may end now, since the result is there.
 
     If it ended by itself, the reason.
@@ -75,16 +102,20 @@ def _stay(node: Node, once: bool, before: int | None, tell: Callable[[str], None
     home, errors = node.folder / "flower", node.folder / ERRORS
     failed, answered = _changed(errors), None
     with contextlib.ExitStack() as stack:
-        gate, address, security = None, node.server, processes.Security()
+        gate, address, security, trusted = None, node.server, processes.Security(), None
         if node.context is not None:
             host, _ = checks.split_address(node.server)
             gate, address, shown = stack.enter_context(open_gate(home, node.server, host, node.context))
             security = processes.Security(authority=shown)
-        command = processes.supernode_command(
-            address, processes.free_port(), security, node.node_config, node.key
-        )
-        child = stack.enter_context(processes.process(command, node.log, processes.environment(home)))
-        while child.poll() is None:
+            trusted = home / "trusted.yaml"
+            trusted.write_text(gate.trusted())
+        port = processes.free_port()
+        config = {"client": node.name, KEEPER: node.keeper}
+        command = processes.supernode_command(address, port, security, config, node.key, trusted)
+        env = processes.environment(home, {"TMPDIR": str(private_folder(home / "tmp"))})
+        around = node.sandbox(port, int(address.rpartition(":")[2]))
+        child = stack.enter_context(processes.process(command, node.log, env, sandbox=around))
+        while child.poll() is None and keeper.poll() is None:
             if _changed(errors) != failed:
                 failed = _changed(errors)
                 tell(f"could not answer the server: {checks.last_error(errors)} All of it is in {errors}.")

@@ -24,6 +24,7 @@ from vaneb.flower.processes import (
     Link,
     Security,
     app_bundle,
+    app_description,
     free_port,
     superlink,
 )
@@ -155,4 +156,6 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray:
         env = {"RAY_TMPDIR": os.environ.get("RAY_TMPDIR", ray), SIMULATION: json.dumps(place)}
         with superlink(home, free_port(), Security(), folder=folder, simulation=True, extra=env) as link:
-            return run_app(link, settings, folder / "outcome.json", simulation=options)
+            # Here all rows are one person's, and nothing stands between them and the app.
+            bundle = app_bundle(app_description("vaneb.flower.client_app:app"))
+            return run_app(link, settings, folder / "outcome.json", bundle=bundle, simulation=options)

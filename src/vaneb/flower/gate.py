@@ -1,19 +1,24 @@
 """The site's gate: all that a client's SuperNode says and hears goes through it.
 
-It runs in the process that ``vaneb federate client`` is, which no app can talk around:
+It runs in the process that ``vaneb federate client`` is; the ``sandbox`` lets the SuperNode and its apps reach
+no other port:
 
 - the app of a run is the one that is installed at the site.  What the server offers as an app is not even
-  asked for; a run of another app is turned into a run of ours that refuses every question;
+  asked for; a run of another app is turned into a run of ours that refuses every question.  The gate signs the
+  app, and the SuperNode runs what bears that signature only (Flower's trusted entities);
 - connections go out only, to one server, with mutual TLS, through the site's proxy if it has one;
 - no answer of the server is larger than a message may be.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
+import json
 import ssl
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,6 +31,8 @@ import httpx
 from vaneb.flower import keys, passage, processes
 from vaneb.flower.passage import FLEET, PROTOBUF, Answer, Meter, Passage, Refused, Request
 
+#: Under which name a SuperNode knows its gate's signature.
+SIGNER = "fpk_gate"
 FOREIGN = "asks for an app that is not the one installed here"
 
 
@@ -46,7 +53,7 @@ class Gate:
             return None
         from flwr.proto.fab_pb2 import Fab, GetFabResponse
 
-        fab = Fab(hash_str=self._hash, content=self.app)
+        fab = Fab(hash_str=self._hash, content=self.app, verifications=self._signed())
         return Answer(200, {"content-type": PROTOBUF}, GetFabResponse(fab=fab).SerializeToString())
 
     def after(self, request: Request, answer: Answer) -> Answer:
@@ -90,6 +97,29 @@ class Gate:
     @cached_property
     def _hash(self) -> str:
         return hashlib.sha256(self.app).hexdigest()
+
+    @cached_property
+    def _signer(self) -> Any:
+        """A key of this gate's own, which is never written down."""
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
+        return ed25519.Ed25519PrivateKey.generate()
+
+    def _signed(self) -> dict[str, str]:
+        """The installed app's signature, as Flower's trusted entities give it."""
+        from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
+
+        now = int(time.time())
+        signature = self._signer.sign(create_message_to_sign(bytes.fromhex(self._hash), now))
+        text = base64.urlsafe_b64encode(signature).decode()
+        return {"valid_license": "Valid", SIGNER: json.dumps({"signed_at": now, "signature": text})}
+
+    def trusted(self) -> str:
+        """For ``--trusted-entities``: a SuperNode runs what this gate has signed, and nothing else."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        public = self._signer.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        return f"{SIGNER}: '{public.decode()}'\n"
 
 
 def client_context(authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:

@@ -216,6 +216,10 @@ def client(
         }
         context = None if insecure else client_context(ca, certificate, private)
         node = beside.Node(name, folder, server, context, None if insecure else private, node_config)
+        if warning := checks.check_reach(
+            node.sandbox(), [data.resolve(), rules.resolve(), folder / "ledger.jsonl"]
+        ):
+            complain(warning)
         with locked(folder, "another client works in it"):
             beside.serve(node, patience=patience, once=once, tell=complain)
 

@@ -7,13 +7,14 @@ import datetime
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
+import numpy as np
 
-from vaneb.errors import InvalidOption
+from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import absent, write_atomically
 from vaneb.flower.client_data import read_client
 from vaneb.flower.door import clock_of
@@ -22,12 +23,18 @@ from vaneb.flower.keys import NAME, load_certificate, load_private_key, public_b
 from vaneb.flower.passage import HELLO
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
+from vaneb.flower.sandbox import Sandbox, version, within_reach
 from vaneb.flower.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Colours in the messages of other libraries.
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: Name of a client's policy in its folder.
 POLICY = "policy.toml"
+#: In a folder of images.
+IMAGES = "train_images.npy"
 #: Days before the end of a certificate from which on it is said.
 SOON = 30
 
@@ -52,7 +59,7 @@ def check_name(name: str) -> None:
 def check_data(path: Path) -> None:
     """A table with a header, or a folder of images as ``network_client.write_client`` makes it."""
     if path.is_dir():
-        if not (path / "train_images.npy").is_file():
+        if not (path / IMAGES).is_file():
             raise InvalidOption(
                 f"--data {path}: a folder without images. Give a .csv or .parquet file; a folder only for "
                 "mode network, as vaneb.flower.network_client.write_client makes it."
@@ -91,16 +98,54 @@ def expires_soon(path: Path) -> str:
 
 
 def check_policy(path: Path | None, folder: Path, data: Path) -> Path:
-    """The client's policy, readable, with columns that its file has; written if it is not named or there."""
+    """The client's policy, readable, and such that its data can be answered from at all.
+
+    Written if it is not named or there.
+    """
     found = path or folder / POLICY
     if path is None and not found.exists():
         write_atomically(found, Policy().text().encode())
     policy = Policy.read(found)
-    if policy.columns and data.is_file():
-        _, frame = read_client(data)
-        if missing := [column for column in policy.columns if column not in frame.columns]:
-            raise InvalidOption(f"{found}: columns: {missing[0]!r} is not a column of {data}.")
+    frame = None if data.is_dir() else read_client(data)[1]
+    rows = len(np.load(data / IMAGES, mmap_mode="r") if frame is None else frame)
+    if rows < policy.fewest_rows:
+        raise InvalidOption(
+            f"--data {data}: {rows} rows, but {found} lets nothing be said of fewer than {policy.fewest_rows} "
+            "(fewest_rows)."
+        )
+    if frame is not None:
+        _check_columns(policy, found, data, frame)
     return found
+
+
+def _check_columns(policy: Policy, found: Path, data: Path, frame: pd.DataFrame) -> None:
+    """That columns and formulas of the policy speak of columns that are there."""
+    from vaneb.grouped.formula import parse
+
+    for column in policy.columns:
+        if column not in frame.columns:
+            raise InvalidOption(f"{found}: columns: {column!r} is not a column of {data}.")
+    agreed = frame[list(policy.columns)] if policy.columns else frame
+    for formula in policy.formulas:
+        try:
+            parse(formula, agreed, ())
+        except (InvalidOption, InvalidReport) as error:
+            raise InvalidOption(f"{found}: formulas: {error}") from None
+
+
+def check_reach(around: Sandbox, files: Sequence[Path]) -> str:
+    """That Flower's processes cannot open what is the site's own; a warning where nothing can keep them out."""
+    if not version():
+        return (
+            "this system has no Landlock (Linux 5.13 or newer), so that Flower's processes could open what this "
+            "user can. Run the client as a user of its own, or in a container."
+        )
+    if near := within_reach(around, files):
+        raise InvalidOption(
+            f"{near[0]}: lies among the programs of this machine, where Flower's processes can read it. Move it "
+            "to a folder of its own."
+        )
+    return ""
 
 
 def check_private_key(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Flower's processes at a site, made to run anything at all: what is the site's own stays out of their reach."""
+"""Flower's processes at a site, made to run anything at all: what is the site's stays out of reach."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ def check_policy(path: Path | None, folder: Path, data: Path) -> Path:
     rows = len(np.load(data / IMAGES, mmap_mode="r") if frame is None else frame)
     if rows < policy.fewest_rows:
         raise InvalidOption(
-            f"--data {data}: {rows} rows, but {found} lets nothing be said of fewer than {policy.fewest_rows} "
-            "(fewest_rows)."
+            f"--data {data}: {rows} rows, but {found} lets nothing be said of fewer than "
+            f"{policy.fewest_rows} (fewest_rows)."
         )
     if frame is not None:
         _check_columns(policy, found, data, frame)
@@ -134,16 +134,16 @@ def _check_columns(policy: Policy, found: Path, data: Path, frame: pd.DataFrame)
 
 
 def check_reach(around: Sandbox, files: Sequence[Path]) -> str:
-    """That Flower's processes cannot open what is the site's own; a warning where nothing can keep them out."""
+    """That Flower's processes cannot open what is the site's own; a warning if nothing keeps them out."""
     if not version():
         return (
-            "this system has no Landlock (Linux 5.13 or newer), so that Flower's processes could open what this "
-            "user can. Run the client as a user of its own, or in a container."
+            "this system has no Landlock (Linux 5.13 or newer), so that Flower's processes could open what "
+            "this user can. Run the client as a user of its own, or in a container."
         )
     if near := within_reach(around, files):
         raise InvalidOption(
-            f"{near[0]}: lies among the programs of this machine, where Flower's processes can read it. Move it "
-            "to a folder of its own."
+            f"{near[0]}: lies among the programs of this machine, where Flower's processes can read it. Move "
+            "it to a folder of its own."
         )
     return ""
 

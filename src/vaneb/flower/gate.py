@@ -1,11 +1,11 @@
 """The site's gate: all that a client's SuperNode says and hears goes through it.
 
-It runs in the process that ``vaneb federate client`` is; the ``sandbox`` lets the SuperNode and its apps reach
-no other port:
+It runs in the process that ``vaneb federate client`` is; the ``sandbox`` lets the SuperNode and its apps
+reach no other port:
 
 - the app of a run is the one that is installed at the site.  What the server offers as an app is not even
-  asked for; a run of another app is turned into a run of ours that refuses every question.  The gate signs the
-  app, and the SuperNode runs what bears that signature only (Flower's trusted entities);
+  asked for; a run of another app is turned into a run of ours that refuses every question.  The gate signs
+  the app, and the SuperNode runs what bears that signature only (Flower's trusted entities);
 - connections go out only, to one server, with mutual TLS, through the site's proxy if it has one;
 - no answer of the server is larger than a message may be.
 """

@@ -1,9 +1,9 @@
-"""The keeper of a site's rows: the only process that reads them, and the one that holds the policy and the books.
+"""The keeper of a site's rows: the only process that reads them; it also holds the policy and the books.
 
-Flower's processes at the site (SuperNode, SuperExec, the app) are given neither rows nor policy.  They bring the
-keeper a question and carry its answer away; there is nothing else that they can do, since
+Flower's processes at the site (SuperNode, SuperExec, the app) are given neither rows nor policy.  They bring
+the keeper a question and carry its answer away; there is nothing else that they can do, since
 
-- the rows, the policy and the books are out of their reach (``sandbox``), whatever code they might be made to run;
+- rows, policy and books are out of their reach (``sandbox``), whatever code they might be made to run;
 - they reach no port but the gate's and their own.
 
 The keeper in turn reaches no port at all: what it does not hand to the app does not leave.
@@ -38,7 +38,7 @@ MOST_RUNS = 16
 class Keeper:
     """Answers for one client."""
 
-    node_config: dict[str, str]
+    node_config: dict[str, Any]
     states: OrderedDict[int, Any] = field(default_factory=OrderedDict)
 
     def answer(self, message: Any, run_config: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Between ``messenger`` and ``keeper``: one question and its answer over a socket of this machine's.
 
-A frame is the length of a JSON header, the header, and the objects that Flower makes of a message, one after the
-other.  Nothing in it is code.
+A frame is the length of a JSON header, the header, and the objects that Flower makes of a message, one
+after the other.  Nothing in it is code.
 """
 
 from __future__ import annotations

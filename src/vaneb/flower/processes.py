@@ -286,7 +286,7 @@ def supernode_command(
 
 
 def around_supernode(home: Path, port: int, gate: int, key: Path | None) -> Sandbox:
-    """What a SuperNode and its apps need: programs, their own folder and key, their own port and the gate's."""
+    """What a SuperNode and its apps need: programs, their own folder, key and port, and the gate's."""
     programs, parents = program_files()
     tools = Path(_tool("flower-supernode")).parent
     readable = (*programs, tools, *([] if key is None else [key.resolve()]))

@@ -1,7 +1,7 @@
 """What a process may not do, whatever code it runs: Linux's Landlock, which needs no privileges.
 
-A process that enters a sandbox can open files below the folders that it is given, and no others; it can connect
-to the TCP ports that it is given, and no others; it can neither signal nor look into processes outside.  All
+A process that enters a sandbox can open files below the folders that it is given, and no others; it can
+connect to the TCP ports that it is given, and no others; it can neither signal nor look into processes outside.  All
 that it starts is in the same sandbox, and there is no way out of it.
 
 Not covered by Landlock: UDP, and the names and sizes of files (``stat``).
@@ -106,7 +106,7 @@ class Sandbox:
 
 
 def program_files() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """This Python with its packages and this package, to read; the folder that this package is in, to list."""
+    """This Python with its packages and this package, to read; the folder that has it, to list."""
     package = Path(__file__).resolve().parents[1]
     places = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent, package}
     return tuple(sorted(path.resolve() for path in places)), (package.parent,)

@@ -24,6 +24,7 @@ from typing import Any
 
 from vaneb.errors import InvalidOption, VanebError
 from vaneb.files import private_folder
+from vaneb.flower.journal import rotate
 from vaneb.flower.keys import loopback_certificate
 from vaneb.flower.sandbox import Sandbox, program_files
 from vaneb.flower.settings import Settings
@@ -114,6 +115,7 @@ def process(
     It starts in the ``sandbox``, and has these open ``files`` of ours.
     """
     private_folder(log.parent)
+    rotate(log)
     with open(log, "ab", opener=_private) as output, (sandbox or Sandbox()).entrance() as enter:
 
         def first() -> None:

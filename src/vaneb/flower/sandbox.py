@@ -1,8 +1,8 @@
 """What a process may not do, whatever code it runs: Linux's Landlock, which needs no privileges.
 
 A process that enters a sandbox can open files below the folders that it is given, and no others; it can
-connect to the TCP ports that it is given, and no others; it can neither signal nor look into processes outside.  All
-that it starts is in the same sandbox, and there is no way out of it.
+connect to the TCP ports that it is given, and no others; it can neither signal nor look into processes
+outside.  All that it starts is in the same sandbox, and there is no way out of it.
 
 Not covered by Landlock: UDP, and the names and sizes of files (``stat``).
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import ssl
 import subprocess
 import time
@@ -14,12 +15,13 @@ from vaneb.files import private_folder
 from vaneb.flower import checks, processes
 from vaneb.flower.client_app import ERRORS
 from vaneb.flower.client_data import RESULT
-from vaneb.flower.gate import open_gate
+from vaneb.flower.gate import newest_context, open_gate
 from vaneb.flower.keeper import open_keeper
 from vaneb.flower.messenger import KEEPER
 from vaneb.flower.processes import FederationFailed
 from vaneb.flower.sandbox import Sandbox
 
+HOUR = 3600.0
 #: Seconds between two tries to reach the server.
 PAUSE = 3.0
 #: Seconds after which a SuperNode that still runs has been let in.
@@ -43,6 +45,16 @@ class Node:
     key: Path | None
     node_config: Mapping[str, str]
     keeper: str = ""
+    certificates: tuple[Path, ...] = ()
+    """Of this client and its authority: read again whenever a connection is made."""
+
+    def refreshed(self) -> Node:
+        """With certificates as they are now, the renewed one among them if the server knows it."""
+        if not self.certificates or self.key is None:
+            return self
+        authority, own = self.certificates
+        context = newest_context(authority, own, self.key, lambda one: not checks.greeted(self.server, one))
+        return replace(self, context=context)
 
     def sandbox(self, port: int = 0, gate: int = 0) -> Sandbox:
         """In which its SuperNode runs, and all that this starts."""
@@ -53,29 +65,49 @@ class Node:
         return self.folder / "flower" / "supernode.log"
 
 
-def serve(node: Node, *, patience: float, once: bool, tell: Callable[[str], None]) -> None:
+def serve(
+    node: Node,
+    *,
+    patience: float,
+    once: bool,
+    tell: Callable[[str], None],
+    connected: Callable[[bool], None] = lambda now: None,
+) -> None:
     """Run until stopped, or with ``once`` until a result has arrived.
 
     ``FederationFailed`` after ``patience`` seconds in which the server was not there or did not let it in.
     """
     with open_keeper(node.folder, node.node_config) as (keeper, address):
-        _serve(replace(node, keeper=address), keeper, patience, once, tell)
+        _serve(replace(node, keeper=address), keeper, patience, once, tell, connected)
 
 
 def _serve(
-    node: Node, keeper: subprocess.Popen[bytes], patience: float, once: bool, tell: Callable[[str], None]
+    node: Node,
+    keeper: subprocess.Popen[bytes],
+    patience: float,
+    once: bool,
+    tell: Callable[[str], None],
+    connected: Callable[[bool], None],
 ) -> None:
     before = _changed(node.folder / RESULT)
     deadline, told = time.monotonic() + patience, ""
+    noted: set[str] = set()
+
+    def note(text: str) -> None:
+        if text not in noted:
+            noted.add(text)
+            tell(text)
+
     while True:
         if keeper.poll() is not None:
             raise FederationFailed(
                 f"the process that reads the data has ended; see {node.folder / 'flower' / 'keeper.log'}."
             )
-        reason = checks.greeted(node.server, node.context, node.name)
+        node = node.refreshed()
+        reason = checks.greeted(node.server, node.context, node.name, note)
         if not reason:
             began = time.monotonic()
-            ended, reason = _stay(node, keeper, once, before, tell)
+            ended, reason = _stay(node, keeper, once, before, tell, connected)
             if ended:
                 return
             if time.monotonic() - began > SETTLED:
@@ -83,7 +115,8 @@ def _serve(
         if time.monotonic() > deadline:
             raise FederationFailed(f"{reason} Gave up after {patience:g} seconds (--patience).")
         if reason != told:
-            tell(f"{reason} Trying again for {deadline - time.monotonic():.0f} seconds.")
+            left = deadline - time.monotonic()
+            tell(f"{reason} Trying again{'' if math.isinf(left) else f' for {left:.0f} seconds'}.")
             told = reason
         time.sleep(min(PAUSE, max(0.1, deadline - time.monotonic())))
 
@@ -94,13 +127,14 @@ def _stay(
     once: bool,
     before: int | None,
     tell: Callable[[str], None],
+    connected: Callable[[bool], None],
 ) -> tuple[bool, str]:
     """Run a SuperNode behind a gate; whether it may end now, since the result is there.
 
     If it ended by itself, the reason.
     """
     home, errors = node.folder / "flower", node.folder / ERRORS
-    failed, answered = _changed(errors), None
+    failed, answered, looked, warned = _changed(errors), None, 0.0, ""
     with contextlib.ExitStack() as stack:
         gate, address, security, trusted = None, node.server, processes.Security(), None
         if node.context is not None:
@@ -115,7 +149,15 @@ def _stay(
         env = processes.environment(home, {"TMPDIR": str(private_folder(home / "tmp"))})
         around = node.sandbox(port, int(address.rpartition(":")[2]))
         child = stack.enter_context(processes.process(command, node.log, env, sandbox=around))
+        connected(True)
+        stack.callback(connected, False)
         while child.poll() is None and keeper.poll() is None:
+            if time.monotonic() - looked > HOUR:
+                looked = time.monotonic()
+                for path in node.certificates:
+                    if (warning := checks.expires_soon(path)) and warning != warned:
+                        warned = warning
+                        tell(warning)
             if _changed(errors) != failed:
                 failed = _changed(errors)
                 tell(f"could not answer the server: {checks.last_error(errors)} All of it is in {errors}.")

@@ -7,24 +7,26 @@ import datetime
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 
+import vaneb
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import absent, write_atomically
 from vaneb.flower.client_data import read_client
-from vaneb.flower.door import clock_of
+from vaneb.flower.door import VERSION, clock_of
 from vaneb.flower.gate import proxy_for
-from vaneb.flower.keys import NAME, load_certificate, load_private_key, public_bytes
+from vaneb.flower.keys import NAME, days_left, load_certificate, load_private_key, public_bytes
 from vaneb.flower.passage import HELLO
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.sandbox import Sandbox, version, within_reach
 from vaneb.flower.settings import Settings
+from vaneb.flower.status import SOON
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +37,6 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 POLICY = "policy.toml"
 #: In a folder of images.
 IMAGES = "train_images.npy"
-#: Days before the end of a certificate from which on it is said.
-SOON = 30
 
 
 @contextlib.contextmanager
@@ -86,15 +86,15 @@ def check_certificate(path: Path, whose: str) -> None:
     end, now = certificate.not_valid_after_utc, datetime.datetime.now(datetime.UTC)
     if end < now:
         raise InvalidOption(
-            f"{path}: expired on {end:%Y-%m-%d}. Move the old keys away and make new ones with "
-            "'vaneb federate keys', or ask your authority for a new certificate."
+            f"{path}: expired on {end:%Y-%m-%d}. Renew it with 'vaneb federate keys "
+            "--renew', or ask your authority for a new certificate."
         )
 
 
 def expires_soon(path: Path) -> str:
     """A warning about a certificate that has few days left."""
-    left = load_certificate(path.read_bytes()).not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return f"{path}: expires in {left.days} days. Renew it in time." if left.days < SOON else ""
+    days = days_left(path)
+    return f"{path}: expires in {days} days. Renew it: 'vaneb federate keys --renew'." if days < SOON else ""
 
 
 def check_policy(path: Path | None, folder: Path, data: Path) -> Path:
@@ -276,8 +276,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str:
-    """Why a server does not let this client in now; empty if it does.
+def greeted(
+    address: str,
+    context: ssl.SSLContext | None,
+    name: str = "",
+    note: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Why a server does not let this client in now; empty if it does.  A version that differs is noted.
 
     ``InvalidOption`` for what no waiting cures: a server whose certificate is not to be trusted.
     """
@@ -292,7 +297,7 @@ def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str
     try:
         proxy = proxy_for(host)
         with httpx.Client(verify=context, proxy=proxy, trust_env=False, timeout=10.0) as client:
-            answer = client.post(f"https://{address}{HELLO}")
+            answer = client.post(f"https://{address}{HELLO}", headers={VERSION: vaneb.__version__})
     except httpx.ProxyError as error:
         return f"the proxy {proxy} does not pass us on to {address} ({error}). See HTTPS_PROXY and NO_PROXY."
     except httpx.HTTPError as error:
@@ -301,13 +306,28 @@ def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str
         return not_let_in(name)
     if answer.status_code != 200:
         return f"{address} is not a vaneb server (it answers {answer.status_code})."
+    there = _told(answer).get("version")
+    if there != vaneb.__version__:
+        note(
+            f"the server has version {there!s:.30} of vaneb, this client {vaneb.__version__}. "
+            "See the upgrade note in docs/federation.md."
+        )
     return _clocks(answer)
+
+
+def _told(answer: httpx.Response) -> dict[str, Any]:
+    """What a server says of itself; nothing if it cannot be read."""
+    try:
+        content = answer.json()
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _clocks(answer: httpx.Response) -> str:
     """Whether this machine's clock agrees with the one that the server has told."""
     try:
-        there = datetime.datetime.fromisoformat(answer.json()["time"])
+        there = datetime.datetime.fromisoformat(_told(answer)["time"])
     except (ValueError, KeyError, TypeError):
         return "the server does not tell its time; is it of another version?"
     return clock_of(datetime.datetime.now(datetime.UTC).isoformat(), there)
@@ -338,7 +358,7 @@ def not_let_in(name: str) -> str:
     """What to do about a server that does not know a client."""
     return (
         "the server does not let this client in: it does not know its certificate, or no longer, or that has "
-        f"expired. Its operator puts {name or 'NAME'}.crt into the server's keys/nodes and starts it again."
+        f"expired. Its operator puts {name or 'NAME'}.crt into the server's keys/nodes."
     )
 
 
@@ -348,7 +368,7 @@ def why_ended(log: str, name: str) -> str:
     if "Failed to activate SuperNode" in last:
         return (
             "the server does not let this client in. Either it does not know the client's certificate (its "
-            f"operator puts {name}.crt into the server's keys/nodes and starts the server again), or it "
+            f"operator puts {name}.crt into the server's keys/nodes), or it "
             "still holds the client's last connection, for up to a minute after that was cut."
         )
     errors = [line.strip() for line in last.splitlines() if "error" in line.lower()]

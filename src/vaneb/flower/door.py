@@ -148,6 +148,7 @@ def _watch(
     certificate: Path,
     key: Path,
     folder: Path | None,
+    changed: Callable[[], object],
     ended: threading.Event,
 ) -> None:
     """Take renewed certificates as they come, and write down who is there, until the door is closed."""
@@ -163,12 +164,15 @@ def _watch(
                 door.tell("register", f"{path.name} cannot be read")
         for path in set(known) - set(now):
             door.tell("register", f"{path.name} was taken out")
+        if now != known:
+            with contextlib.suppress(VanebError, httpx.HTTPError):
+                changed()
         known = now
-        if (changed := _times([certificate, key])) != own and len(changed) == 2:
+        if (times := _times([certificate, key])) != own and len(times) == 2:
             # Between the two files a key may not be that of the certificate; the next look comes soon.
             with contextlib.suppress(OSError, ssl.SSLError):
                 context.load_cert_chain(str(certificate), str(key))
-                own = changed
+                own = times
                 door.tell("certificate", f"{certificate.name} was renewed")
         text = json.dumps(door.present, sort_keys=True)
         if folder is not None and text != written:
@@ -188,11 +192,12 @@ def open_door(
     authority: Path,
     *,
     folder: Path | None = None,
+    changed: Callable[[], object] = lambda: None,
     tell: Callable[..., None] = lambda *_, **__: None,
 ) -> Iterator[Door]:
     """The door at ``host:port``, in front of the SuperLink at ``link``, which shows ``authority``.
 
-    Who is there is written to ``folder``; what happens is told.
+    Who is there is written to ``folder``; ``changed`` is called when the register has; what happens is told.
     """
     door = Door(register, tell=tell)
 
@@ -202,7 +207,10 @@ def open_door(
 
     context, ended = context_for(certificate, key, register), threading.Event()
     watch = threading.Thread(
-        target=_watch, args=(door, context, certificate, key, folder, ended), name="register", daemon=True
+        target=_watch,
+        args=(door, context, certificate, key, folder, changed, ended),
+        name="register",
+        daemon=True,
     )
     with passage.open_passage(Passage(upstream, door.name_of, door.before, door.after), host, port, context):
         watch.start()

@@ -16,11 +16,12 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import ssl
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -132,6 +133,19 @@ def client_context(authority: Path, certificate: Path, key: Path) -> ssl.SSLCont
         copy.flush()
         context.load_cert_chain(str(certificate), copy.name)
     return context
+
+
+def newest_context(
+    authority: Path, certificate: Path, key: Path, greets: Callable[[ssl.SSLContext], bool]
+) -> ssl.SSLContext:
+    """The same, with the renewed certificate if there is one and the server lets it in; it is then kept."""
+    renewed = certificate.with_name(certificate.name + keys.RENEWED)
+    if renewed.exists():
+        context = client_context(authority, renewed, key)
+        if greets(context):
+            os.replace(renewed, certificate)
+            return context
+    return client_context(authority, certificate, key)
 
 
 def proxy_for(host: str) -> str | None:

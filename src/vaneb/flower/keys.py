@@ -105,8 +105,8 @@ def renew_server(folder: Path) -> list[Path]:
     for name in ("ca.crt", "ca.key", "server.pem"):
         if not (folder / name).is_file():
             raise InvalidOption(
-                f"{folder / name}: missing. Only a certificate of an authority that 'vaneb federate keys' has made "
-                "is renewed here; ask your own authority for server.pem."
+                f"{folder / name}: missing. Only a certificate of an authority that 'vaneb federate keys' "
+                "has made is renewed here; ask your own authority for server.pem."
             )
     authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     old = load_certificate((folder / "server.pem").read_bytes())

@@ -392,6 +392,8 @@ def simulate(
         from vaneb.flower import control
         from vaneb.flower.client_data import count_clients
 
+        _need_ray()
+
         if not data.exists():
             raise InvalidOption(f"--data {absent(data)}")
         count = count_clients(data, client)
@@ -429,7 +431,14 @@ def _need_flower() -> None:
     from importlib.util import find_spec
 
     if find_spec("flwr") is None:
-        raise InvalidOption("a federation needs Flower. pip install 'vaneb[flower]'.")
+        raise InvalidOption("a federation needs Flower. pip install 'vaneb[site]'.")
+
+
+def _need_ray() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise InvalidOption("a simulation needs Ray. pip install 'vaneb[flower]'.")
 
 
 def _tell(outcome: dict[str, Any]) -> None:

@@ -91,6 +91,15 @@ def register_nodes(link: Link, certificates: Mapping[str, Path]) -> dict[str, in
     return ids
 
 
+def _stop_runs(client: Any) -> None:
+    """End runs of a server that was killed: nobody waits for answers to their questions any more."""
+    from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
+
+    for run, about in client.ListRuns(ListRunsRequest()).run_dict.items():
+        if about.status.status != "finished":
+            client.StopRun(StopRunRequest(run_id=run))
+
+
 def run_app(
     link: Link,
     settings: Settings,
@@ -114,6 +123,7 @@ def run_app(
     content = app_bundle() if bundle is None else bundle
     fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
     with _client(link) as client:
+        _stop_runs(client)
         started = client.StartRun(
             StartRunRequest(
                 fab=fab_to_proto(fab),

@@ -299,7 +299,7 @@ def _tool(name: str) -> str:
     """A program that came with Flower, beside this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise InvalidOption(f"{name}: not installed. pip install 'vaneb[flower]'.")
+        raise InvalidOption(f"{name}: not installed. pip install 'vaneb[site]'.")
     return str(path)
 
 

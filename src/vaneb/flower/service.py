@@ -53,7 +53,7 @@ def init_server(folder: Path, hosts: list[str], port: int, study: Study, user: s
     texts = {
         unit: _unit("vaneb server", command, place, user, restart=60),
         ENVIRONMENT: _environment("The server calls nobody; it needs no proxy."),
-        CONTAINER: _container("flower", command, place, port),
+        CONTAINER: _container(command, place, port),
         README: f"""vaneb server at {hosts[0]}:{port}, version {vaneb.__version__}
 
 Ports
@@ -97,7 +97,7 @@ def init_site(folder: Path, name: str, data: Path, server: str, user: str) -> li
         unit: _unit(f"vaneb client {name}", command, place, user, restart=30, reads=data.resolve()),
         "policy.toml": Policy().text(),
         ENVIRONMENT: _environment(f"If the way to {host} leads through a proxy, name it here."),
-        CONTAINER: _container("site", command, place, None),
+        CONTAINER: _container(command, place, None),
         README: f"""vaneb client {name}, for the server {server}, version {vaneb.__version__}
 
 Ports
@@ -120,7 +120,8 @@ Next
 
 The service starts again after a reboot.
 Certificate: 'vaneb federate keys {place / "keys"} --site --client {name} --renew' makes {name}.crt.new.
-Send it to the operator, who puts it into the server's keys/nodes as {name}.crt; this client then takes it by itself.
+Send it to the operator, who puts it into the server's keys/nodes as {name}.crt; this client then takes it by
+itself.
 """,
     }
     return [*new, *_written(place, texts)]
@@ -213,21 +214,21 @@ WantedBy=multi-user.target
 """
 
 
-def _container(extra: str, command: list[str], place: Path, port: int | None) -> str:
+def _container(command: list[str], place: Path, port: int | None) -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     arguments = ", ".join(f'"{word}"' for word in map(_escaped, command[1:]))
     if port is None:
         run = f"--env-file {ENVIRONMENT} --volume DATA:DATA:ro"
     else:
         run = f"--publish {port}:{port}"
-    return f"""# Build:  podman build --tag vaneb {place}
+    return f"""# Build:  podman build --tag vaneb - < {CONTAINER}     (so no key goes into it)
 # Run:    podman run --detach --restart unless-stopped --read-only --tmpfs /tmp --cap-drop all \\
 #           --security-opt no-new-privileges --user "$(id -u):$(id -g)" --userns keep-id \\
 #           --volume {place}:{place} {run} vaneb
 {"# DATA is the file or folder of --data below." if port is None else "# Only this port is published."}
 FROM docker.io/library/python:{version}-slim
 # No keys and no rows are in the image: they are in the volumes.
-RUN pip install --no-cache-dir "vaneb[{extra}]=={vaneb.__version__}"
+RUN pip install --no-cache-dir "vaneb[site]=={vaneb.__version__}"
 # Compiled loops are kept with the service's own files.
 ENV NUMBA_CACHE_DIR={place / "compiled"}
 WORKDIR {place}

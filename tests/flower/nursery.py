@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -49,9 +50,11 @@ def nursery(folder: Path) -> Iterator[Path]:
     (folder / "address").write_text(address)
     scripts = folder / "bin"
     scripts.mkdir(parents=True)
+    # Beside the scripts: a client's sandbox lets Flower's programs read their own folder.
+    program = shutil.copy(__file__, scripts / "nursery.py")
     for name in PROGRAMS:
         (scripts / name).write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" ask {address} {name} "$@"\n'
+            f'#!/bin/sh\nexec "{sys.executable}" -I -S "{program}" ask {address} {name} "$@"\n'
         )
         (scripts / name).chmod(0o755)
     with open(folder / "nursery.log", "wb") as log:

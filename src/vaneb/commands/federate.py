@@ -367,7 +367,7 @@ def status(
         from vaneb.flower.status import status_of, told
 
         found = status_of(folder)
-        print(json.dumps(found, indent=1) if as_json else "\n".join(printable(line) for line in told(found)))
+        print(json.dumps(found, indent=1) if as_json else "\n".join(told(found)))
         if found["attention"]:
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
 

@@ -170,4 +170,6 @@ def told(found: dict[str, Any]) -> list[str]:
         lines.append(f"result       {'there' if found['result'] else 'none yet'}")
     for path, days in found["certificates"].items():
         lines.append(f"certificate  {path}: {'?' if days is None else days} days left")
-    return [*lines, *(f"attention    {text}" for text in found["attention"])]
+    lines += [f"attention    {text}" for text in found["attention"]]
+    # What a file holds must not drive a terminal.
+    return ["".join(letter if letter.isprintable() else "\ufffd" for letter in line) for line in lines]

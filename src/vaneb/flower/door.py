@@ -149,11 +149,14 @@ def _watch(
     key: Path,
     folder: Path | None,
     changed: Callable[[], object],
+    times: tuple[dict[Path, int], dict[Path, int]],
     ended: threading.Event,
 ) -> None:
-    """Take renewed certificates as they come, and write down who is there, until the door is closed."""
-    known, own = _times(door.register.glob("*.crt")), _times([certificate, key])
-    written = ""
+    """Take renewed certificates as they come, and write down who is there, until the door is closed.
+
+    ``times`` are those of the clients' certificates and of the server's when they were read.
+    """
+    (known, own), written = times, ""
     while not ended.wait(LOOK):
         now = _times(door.register.glob("*.crt"))
         for path in [path for path in now if known.get(path) != now[path]]:
@@ -168,11 +171,11 @@ def _watch(
             with contextlib.suppress(VanebError, httpx.HTTPError):
                 changed()
         known = now
-        if (times := _times([certificate, key])) != own and len(times) == 2:
+        if (latest := _times([certificate, key])) != own and len(latest) == 2:
             # Between the two files a key may not be that of the certificate; the next look comes soon.
             with contextlib.suppress(OSError, ssl.SSLError):
                 context.load_cert_chain(str(certificate), str(key))
-                own = times
+                own = latest
                 door.tell("certificate", f"{certificate.name} was renewed")
         text = json.dumps(door.present, sort_keys=True)
         if folder is not None and text != written:
@@ -205,10 +208,11 @@ def open_door(
         trusted = ssl.create_default_context(cafile=str(authority))
         return httpx.AsyncClient(base_url=f"https://{link}", verify=trusted, trust_env=False, timeout=60.0)
 
+    times = _times(register.glob("*.crt")), _times([certificate, key])
     context, ended = context_for(certificate, key, register), threading.Event()
     watch = threading.Thread(
         target=_watch,
-        args=(door, context, certificate, key, folder, changed, ended),
+        args=(door, context, certificate, key, folder, changed, times, ended),
         name="register",
         daemon=True,
     )

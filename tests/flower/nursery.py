@@ -36,6 +36,9 @@ PROGRAMS = {
 LENGTH = struct.Struct("!I")
 #: Seconds between two looks at a child.
 LOOK = 0.05
+#: Seconds between two signs of life of a node (30 in Flower, which takes no fewer than these), after twice
+#: which it is held to be gone; and most seconds between two of its looks for a message (3 in Flower).
+HEARTBEAT, POLL = 10, 1.0
 
 
 # ---------------------------------------------------------------- whoever starts a program
@@ -99,9 +102,14 @@ def ask(address: str, name: str, arguments: list[str]) -> int:
 def serve(address: str) -> None:
     """Import what will be needed, then fork whatever is asked for until standard input is closed."""
     import importlib
+    from types import SimpleNamespace
 
+    # Flower's constants, before anything is imported that copies them.
+    importlib.import_module("flwr.common.constant").HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     for target in PROGRAMS.values():
         importlib.import_module(target.partition(":")[0])
+    node = importlib.import_module("flwr.supernode.start_client_internal")
+    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, POLL)))
     for module in (
         "flwr.supernode.main",
         "flwr.supernode.runtime.run_clientapp",

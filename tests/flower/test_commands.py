@@ -93,6 +93,8 @@ SERVER = ("server", "--formula", "y ~ x")
         ((*CLIENT, "a.csv", "--ca", "no.crt"), "no.crt: no such file"),
         ((*CLIENT, "a.csv", "--ca", "a.txt", "--key", "keys/nodes/a"), "a.txt: cannot be used"),
         ((*CLIENT, "a.csv", "--key", "a.txt"), "a.txt: cannot be used (Not OpenSSH private key format)"),
+        ((*CLIENT, "a.csv", "--server", "a:1", "--server", "a:1"), "--server: give each of them once"),
+        ((*CLIENT, "a.csv", "--server", "a:1", "--server", "b:1", "--once"), "--once is for one server only"),
         ((*CLIENT, "a.csv", "--server", "nonsense"), "--server nonsense: expected HOST:PORT"),
         ((*CLIENT, "a.csv", "--server", "127.0.0.1:1", "--patience", "0.1"), "no server at 127.0.0.1:1"),
         (("server",), "formula: missing"),

@@ -109,3 +109,17 @@ def test_only_so_many_runs_are_remembered(site):
     for run in range(keeper.MOST_RUNS + 5):
         held.answer(question(run=run), SETTINGS.to_run_config())
     assert list(held.states) == list(range(5, keeper.MOST_RUNS + 5))
+
+
+def test_each_study_keeps_its_result(site):
+    held = keeper.Keeper({"client": "north", **{name: str(path) for name, path in site.items()}})
+    for number, formula in enumerate(("y ~ x", "y ~ 1")):
+        message = question("query.deliver")
+        message.content = wire.to_record({"token": "t", "mean": number})
+        held.answer(message, {"formula": formula})
+    kept = sorted((site["folder"] / "studies").glob("*/result.json"))
+    assert sorted(json.loads(path.read_text())["mean"] for path in kept) == [0, 1]
+    assert json.loads((site["folder"] / "result.json").read_text())["mean"] == 1
+    assert all(
+        path.stat().st_mode & 0o077 == 0 for path in (site["folder"] / "studies").rglob("*") if path.is_dir()
+    )

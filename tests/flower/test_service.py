@@ -178,7 +178,7 @@ def test_status_of_a_client_that_waits_for_a_person(tmp_path):
     policy.write_text("review = true\n")
     own = tmp_path / "c0"
     list(Line(grid, 5.0).ask("report", {1000: {}}))
-    status.keep_about(own, role="client", client="c0", server="a:1", policy=policy)
+    status.keep_about(own, role="client", client="c0", server=["a:1"], policy=policy)
     found = json.loads(invoke("status", own, "--json", code=3))
     (study,) = found["studies"]
     assert found["waiting"] == [study]

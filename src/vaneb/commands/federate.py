@@ -229,7 +229,10 @@ def client(
     data: Annotated[Path, typer.Option(help="This client's data; they stay here.")],
     name: Annotated[str, typer.Option(help="This client's name.")],
     folder: Annotated[Path | None, typer.Option(help="Where its result goes; NAME by default.")] = None,
-    server: Annotated[str, typer.Option(help="Address of the server.")] = "127.0.0.1:9092",
+    server: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of the server, 127.0.0.1:9092 by default; repeat for several studies."),
+    ] = None,
     ca: Annotated[Path, typer.Option(help="Certificate of the authority behind the server.")] = Path(
         "keys/ca.crt"
     ),
@@ -263,11 +266,15 @@ def client(
 
         checks.check_name(name)
         checks.check_data(data)
-        host, _ = checks.split_address(server)
+        servers = server or ["127.0.0.1:9092"]
+        hosts = [checks.split_address(address)[0] for address in servers]
+        if len(set(servers)) < len(servers) or (once and len(servers) > 1):
+            raise InvalidOption("--server: give each of them once; --once is for one server only.")
         private = key or ca.parent / "nodes" / name
         certificate = private.with_name(f"{private.name}.crt")
         if insecure:
-            checks.check_loopback(host)
+            for host in hosts:
+                checks.check_loopback(host)
         else:
             checks.check_certificate(ca, "the certificate of the authority behind the server")
             checks.check_private_key(private)
@@ -284,7 +291,7 @@ def client(
             "policy": str(rules.resolve()),
         }
         context = None if insecure else client_context(ca, certificate, private)
-        node = beside.Node(name, folder, server, context, None if insecure else private, node_config)
+        node = beside.Node(name, folder, servers[0], context, None if insecure else private, node_config)
         if not insecure:
             node = replace(node, certificates=(ca.resolve(), certificate.resolve()))
         if warning := checks.check_reach(
@@ -307,12 +314,17 @@ def client(
                 complain(text)
                 log("said", printable(text))
 
-            def connected(now: bool) -> None:
-                log("connected" if now else "disconnected", server=server)
-                status.keep_about(folder, connected=now, **about)
+            reached: set[str] = set()
+
+            def connected(address: str, now: bool) -> None:
+                log("connected" if now else "disconnected", server=address)
+                (reached.add if now else reached.discard)(address)
+                status.keep_about(folder, connected=sorted(reached), **about)
 
             status.keep_about(folder, **about)
-            beside.serve(node, patience=patience, once=once, tell=tell, connected=connected)
+            beside.serve(
+                node, patience=patience, once=once, tell=tell, connected=connected, others=servers[1:]
+            )
 
 
 @federate.command()

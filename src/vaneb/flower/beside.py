@@ -6,8 +6,9 @@ import contextlib
 import math
 import ssl
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,6 +48,13 @@ class Node:
     keeper: str = ""
     certificates: tuple[Path, ...] = ()
     """Of this client and its authority: read again whenever a connection is made."""
+    number: int = 0
+    """Of the server, where a client has several."""
+
+    @property
+    def home(self) -> Path:
+        """For Flower's own files."""
+        return self.folder / (f"flower-{self.number + 1}" if self.number else "flower")
 
     def refreshed(self) -> Node:
         """With certificates as they are now, the renewed one among them if the server knows it."""
@@ -58,11 +66,11 @@ class Node:
 
     def sandbox(self, port: int = 0, gate: int = 0) -> Sandbox:
         """In which its SuperNode runs, and all that this starts."""
-        return processes.around_supernode(self.folder / "flower", port, gate, self.key)
+        return processes.around_supernode(self.home, port, gate, self.key)
 
     @property
     def log(self) -> Path:
-        return self.folder / "flower" / "supernode.log"
+        return self.home / "supernode.log"
 
 
 def serve(
@@ -71,14 +79,41 @@ def serve(
     patience: float,
     once: bool,
     tell: Callable[[str], None],
-    connected: Callable[[bool], None] = lambda now: None,
+    connected: Callable[[str, bool], None] = lambda server, now: None,
+    others: Sequence[str] = (),
 ) -> None:
-    """Run until stopped, or with ``once`` until a result has arrived.
+    """Run until stopped, or with ``once`` until a result has arrived; for ``others``, servers too, if any.
+
+    One keeper answers them all, one question after the other, so that there is one policy and one ledger.
 
     ``FederationFailed`` after ``patience`` seconds in which the server was not there or did not let it in.
     """
     with open_keeper(node.folder, node.node_config) as (keeper, address):
-        _serve(replace(node, keeper=address), keeper, patience, once, tell, connected)
+        nodes = [
+            replace(node, keeper=address, server=server, number=number)
+            for number, server in enumerate((node.server, *others))
+        ]
+        ended, failed = threading.Event(), list[Exception]()
+
+        def one(node: Node) -> None:
+            try:
+                _serve(node, keeper, patience, once, tell, connected, ended)
+            except Exception as error:
+                failed.append(error)
+            ended.set()
+
+        # A SuperNode ends with the thread that has started it: each has one of its own, until all end.
+        threads = [threading.Thread(target=one, args=(node,), daemon=True) for node in nodes[1:]]
+        for thread in threads:
+            thread.start()
+        try:
+            one(nodes[0])
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(3 * processes.GRACE)
+    if failed:
+        raise failed[0]
 
 
 def _serve(
@@ -87,7 +122,8 @@ def _serve(
     patience: float,
     once: bool,
     tell: Callable[[str], None],
-    connected: Callable[[bool], None],
+    connected: Callable[[str, bool], None],
+    ended: threading.Event,
 ) -> None:
     before = _changed(node.folder / RESULT)
     deadline, told = time.monotonic() + patience, ""
@@ -98,7 +134,7 @@ def _serve(
             noted.add(text)
             tell(text)
 
-    while True:
+    while not ended.is_set():
         if keeper.poll() is not None:
             raise FederationFailed(
                 f"the process that reads the data has ended; see {node.folder / 'flower' / 'keeper.log'}."
@@ -107,8 +143,8 @@ def _serve(
         reason = checks.greeted(node.server, node.context, node.name, note)
         if not reason:
             began = time.monotonic()
-            ended, reason = _stay(node, keeper, once, before, tell, connected)
-            if ended:
+            done, reason = _stay(node, keeper, once, before, tell, connected, ended)
+            if done:
                 return
             if time.monotonic() - began > SETTLED:
                 deadline = time.monotonic() + patience
@@ -118,7 +154,7 @@ def _serve(
             left = deadline - time.monotonic()
             tell(f"{reason} Trying again{'' if math.isinf(left) else f' for {left:.0f} seconds'}.")
             told = reason
-        time.sleep(min(PAUSE, max(0.1, deadline - time.monotonic())))
+        ended.wait(min(PAUSE, max(0.1, deadline - time.monotonic())))
 
 
 def _stay(
@@ -127,13 +163,14 @@ def _stay(
     once: bool,
     before: int | None,
     tell: Callable[[str], None],
-    connected: Callable[[bool], None],
+    connected: Callable[[str, bool], None],
+    ended: threading.Event,
 ) -> tuple[bool, str]:
     """Run a SuperNode behind a gate; whether it may end now, since the result is there.
 
     If it ended by itself, the reason.
     """
-    home, errors = node.folder / "flower", node.folder / ERRORS
+    home, errors = node.home, node.folder / ERRORS
     failed, answered, looked, warned = _changed(errors), None, 0.0, ""
     with contextlib.ExitStack() as stack:
         gate, address, security, trusted = None, node.server, processes.Security(), None
@@ -149,9 +186,9 @@ def _stay(
         env = processes.environment(home, {"TMPDIR": str(private_folder(home / "tmp"))})
         around = node.sandbox(port, int(address.rpartition(":")[2]))
         child = stack.enter_context(processes.process(command, node.log, env, sandbox=around))
-        connected(True)
-        stack.callback(connected, False)
-        while child.poll() is None and keeper.poll() is None:
+        connected(node.server, True)
+        stack.callback(connected, node.server, False)
+        while child.poll() is None and keeper.poll() is None and not ended.is_set():
             if time.monotonic() - looked > HOUR:
                 looked = time.monotonic()
                 for path in node.certificates:
@@ -170,7 +207,7 @@ def _stay(
                 answered = time.monotonic()
             if answered is not None and _may_go(node, answered):
                 return True, ""
-            time.sleep(0.5)
+            ended.wait(0.5)
     said = gate.reason if gate is not None else ""
     return False, said or checks.why_ended(node.log.read_text(errors="replace"), node.name)
 

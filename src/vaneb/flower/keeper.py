@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vaneb.files import private_folder, write_atomically
 from vaneb.flower import processes
 from vaneb.flower.sandbox import Sandbox
 
@@ -55,10 +56,22 @@ class Keeper:
         self.states[run] = state
         while len(self.states) > MOST_RUNS:
             self.states.popitem(last=False)
+        result = Path(self.node_config["folder"]) / client_app.RESULT
+        before = _written(result)
         try:
             return client_app.app(message, context)
         finally:
             self.states[run] = context.state
+            if _written(result) != before:
+                self._keep_by_study(result, run_config)
+
+    def _keep_by_study(self, result: Path, run_config: dict[str, Any]) -> None:
+        """A copy of a result with its study: the next one takes the place of ``result.json``."""
+        from vaneb.flower.books import STUDIES, study_name
+        from vaneb.flower.settings import Settings
+
+        own = result.parent / STUDIES / study_name(Settings.from_run_config(run_config))
+        write_atomically(private_folder(own) / result.name, result.read_bytes())
 
     def serve(self, door: socket.socket) -> None:
         """One question after the other."""
@@ -104,6 +117,10 @@ def open_keeper(
             files=[door.fileno()],
         ) as child:
             yield child, address
+
+
+def _written(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def main(descriptor: str, node_config: str) -> None:

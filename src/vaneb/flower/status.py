@@ -95,7 +95,7 @@ def _client(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     return {
         "client": about["client"],
         "server": about["server"],
-        "connected": bool(about.get("connected")) and _running(folder),
+        "connected": about.get("connected", []) if _running(folder) else [],
         "studies": sorted(digests),
         "waiting": [study for study, digest in digests.items() if policy.review and digest not in answered],
         "ledger": events,
@@ -162,8 +162,9 @@ def told(found: dict[str, Any]) -> list[str]:
         lines.append(f"reports      {found['reports']}")
         lines.append(f"served       {', '.join(found['outcome'].get('served', [])) or 'nobody'}")
     else:
-        connected = "connected" if found["connected"] else "not connected"
-        lines.append(f"server       {found['server']}, {connected}")
+        for server in found["server"]:
+            way = "connected" if server in found["connected"] else "not connected"
+            lines.append(f"server       {server}, {way}")
         counts = ", ".join(f"{count} {event}" for event, count in sorted(found["ledger"].items()))
         lines.append(f"ledger       {counts or 'empty'}")
         lines.append(f"waiting      {', '.join(found['waiting']) or 'nothing'}")

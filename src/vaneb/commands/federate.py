@@ -301,7 +301,7 @@ def client(
         about: dict[str, Any] = {
             "role": "client",
             "client": name,
-            "server": server,
+            "server": servers,
             "policy": rules.resolve(),
         }
         about["certificates"] = [str(path) for path in node.certificates]

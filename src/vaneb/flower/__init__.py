@@ -5,7 +5,7 @@ wire            trees of numbers and text  <->  Flower's records, and files
 exchange, roll  the server asks, clients answer, whoever does not is named
 passage         HTTP that passes on what is on a list: the server's ``door``, and the ``gate`` of each site
 client_app      what runs beside the data, with ``client_data`` and ``network_client``
-keeper          the process that has rows, policy and books; ``messenger`` is what Flower runs in a ``sandbox``
+keeper          the process that has rows, policy and books; Flower runs ``messenger``, in a ``sandbox``
 policy, books   what a site answers, and what has left it
 agreement       clients of a secure sum tell each other which question they answer
 server_app      what runs at the coordinator: one of ``one_shot``, ``evaluation``, ``secure``, ``networks``

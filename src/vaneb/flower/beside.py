@@ -23,6 +23,8 @@ from vaneb.flower.processes import FederationFailed
 from vaneb.flower.sandbox import Sandbox
 
 HOUR = 3600.0
+#: Seconds without an answer after which a server is held to be away; a SuperNode asks every three.
+QUIET = 20.0
 #: Seconds between two tries to reach the server.
 PAUSE = 3.0
 #: Seconds after which a SuperNode that still runs has been let in.
@@ -186,9 +188,12 @@ def _stay(
         env = processes.environment(home, {"TMPDIR": str(private_folder(home / "tmp"))})
         around = node.sandbox(port, int(address.rpartition(":")[2]))
         child = stack.enter_context(processes.process(command, node.log, env, sandbox=around))
-        connected(node.server, True)
+        near = False
         stack.callback(connected, node.server, False)
         while child.poll() is None and keeper.poll() is None and not ended.is_set():
+            if near != (gate is None or time.monotonic() - gate.heard < QUIET):
+                near = not near
+                connected(node.server, near)
             if time.monotonic() - looked > HOUR:
                 looked = time.monotonic()
                 for path in node.certificates:

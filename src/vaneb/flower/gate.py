@@ -16,6 +16,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import os
 import ssl
 import tempfile
@@ -39,10 +40,14 @@ FOREIGN = "asks for an app that is not the one installed here"
 
 @dataclass
 class Gate:
-    """What a site lets in; ``reason`` is the last thing that the server's door refused it for."""
+    """What a site lets in.
+
+    ``reason`` is the last thing that the server's door refused it for, ``heard`` when it last answered.
+    """
 
     meter: Meter = field(default_factory=Meter)
     reason: str = ""
+    heard: float = -math.inf
 
     @cached_property
     def app(self) -> bytes:
@@ -62,7 +67,7 @@ class Gate:
             if answer.headers.get("content-type") == passage.PLAIN:
                 self.reason = answer.body[:200].decode(errors="replace")
             return answer
-        self.reason = ""
+        self.reason, self.heard = "", time.monotonic()
         self.meter.count("", request.path, len(answer.body), announces="pull-messages", carries="pull-object")
         if request.path == FLEET + "get-run":
             return Answer(200, answer.headers, self.own_run(answer.body))

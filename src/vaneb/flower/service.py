@@ -217,10 +217,8 @@ WantedBy=multi-user.target
 def _container(command: list[str], place: Path, port: int | None) -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     arguments = ", ".join(f'"{word}"' for word in map(_escaped, command[1:]))
-    if port is None:
-        run = f"--env-file {ENVIRONMENT} --volume DATA:DATA:ro"
-    else:
-        run = f"--publish {port}:{port}"
+    site = f"--env-file {ENVIRONMENT} --volume DATA:DATA:ro"
+    run = site if port is None else f"--publish {port}:{port}"
     return f"""# Build:  podman build --tag vaneb - < {CONTAINER}     (so no key goes into it)
 # Run:    podman run --detach --restart unless-stopped --read-only --tmpfs /tmp --cap-drop all \\
 #           --security-opt no-new-privileges --user "$(id -u):$(id -g)" --userns keep-id \\

@@ -146,7 +146,7 @@ def _serve(
         if not reason:
             began = time.monotonic()
             done, reason = _stay(node, keeper, once, before, tell, connected, ended)
-            if done:
+            if done or ended.is_set():
                 return
             if time.monotonic() - began > SETTLED:
                 deadline = time.monotonic() + patience

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from flower.deployment import wait_until
 from flower.loopback import write_rows
 from vaneb.cli import app
-from vaneb.flower import books
+from vaneb.flower import books, sandbox
 from vaneb.flower.service import command_of
 from vaneb.flower.status import status_of
 
@@ -177,6 +177,7 @@ def story(tmp_path_factory):
             host.boot()
         wait_until(lambda: let_in(folder / "south" / "south"), 60, "south among the nodes")
         at["south"].cable("down")
+        found.privileges = {name: no_new_privileges(at[name]) for name in SITES}
         wait_until(lambda: list((server / "reports").glob("*.npz")), 90, "north's report")
         found.first = time.monotonic() - began
         found.status = status_of(server)
@@ -192,6 +193,22 @@ def story(tmp_path_factory):
         found.alive = {site: at[site].started[0].poll() is None for site in SITES}
     found.outcome = json.loads((server / "outcome.json").read_text())
     found.after = status_of(server)
+    return found
+
+
+def no_new_privileges(host: Host) -> dict[str, bool]:
+    """Whether each process of a host has entered a sandbox, by the name of its program."""
+    found = {}
+    for number in run("ip", "netns", "pids", host.name).split():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+            named = [
+                one for one in words if Path(one).name in ("flower-supernode", "flower-superexec", "vaneb")
+            ]
+            named += ["keeper"] if "vaneb.flower.keeper" in words else []
+            if named:
+                flag = "NoNewPrivs:\t1" in Path(f"/proc/{number}/status").read_text()
+                found[Path(named[0]).name] = flag
     return found
 
 
@@ -228,6 +245,15 @@ def test_status_says_how_each_machine_stands(story):
         assert story.alive[site]
         assert min(found["certificates"].values()) > 80
     assert story.after["outcome"]["served"] == list(SITES)
+
+
+@pytest.mark.skipif(not sandbox.version(), reason="this system has no Landlock")
+def test_flowers_processes_and_the_keeper_are_in_sandboxes(story):
+    for site in SITES:
+        found = story.privileges[site]
+        assert found.pop("vaneb") is False
+        assert {"flower-supernode", "keeper"} <= set(found)
+        assert all(found.values())
 
 
 def test_the_line_was_slow(story):

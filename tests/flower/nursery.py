@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -35,6 +36,9 @@ PROGRAMS = {
 LENGTH = struct.Struct("!I")
 #: Seconds between two looks at a child.
 LOOK = 0.05
+#: Seconds between two signs of life of a node (30 in Flower, which takes no fewer than these), after twice
+#: which it is held to be gone; and most seconds between two of its looks for a message (3 in Flower).
+HEARTBEAT, POLL = 10, 1.0
 
 
 # ---------------------------------------------------------------- whoever starts a program
@@ -49,9 +53,11 @@ def nursery(folder: Path) -> Iterator[Path]:
     (folder / "address").write_text(address)
     scripts = folder / "bin"
     scripts.mkdir(parents=True)
+    # Beside the scripts: a client's sandbox lets Flower's programs read their own folder.
+    program = shutil.copy(__file__, scripts / "nursery.py")
     for name in PROGRAMS:
         (scripts / name).write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" ask {address} {name} "$@"\n'
+            f'#!/bin/sh\nexec "{sys.executable}" -I -S "{program}" ask {address} {name} "$@"\n'
         )
         (scripts / name).chmod(0o755)
     with open(folder / "nursery.log", "wb") as log:
@@ -96,9 +102,14 @@ def ask(address: str, name: str, arguments: list[str]) -> int:
 def serve(address: str) -> None:
     """Import what will be needed, then fork whatever is asked for until standard input is closed."""
     import importlib
+    from types import SimpleNamespace
 
+    # Flower's constants, before anything is imported that copies them.
+    importlib.import_module("flwr.common.constant").HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     for target in PROGRAMS.values():
         importlib.import_module(target.partition(":")[0])
+    node = importlib.import_module("flwr.supernode.start_client_internal")
+    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, POLL)))
     for module in (
         "flwr.supernode.main",
         "flwr.supernode.runtime.run_clientapp",

@@ -33,7 +33,13 @@ def made(tmp_path_factory) -> Path:
 def here(tmp_path, monkeypatch, made) -> Path:
     """A folder with keys, data, and things that are not what they should be."""
     shutil.copytree(made, tmp_path / "keys")
-    (tmp_path / "a.csv").write_text("x,y\n1,2\n2,3\n3,5\n")
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n2,3\n3,5\n" * 5)
+    (tmp_path / "few.csv").write_text("x,y\n" + "1,2\n2,3\n3,5\n" * 3)
+    (tmp_path / "columns.toml").write_text('columns = ["x", "dose"]\n')
+    (tmp_path / "formulas.toml").write_text('formulas = ["y ~ x", "y ~ dose"]\n')
+    (tmp_path / "both.toml").write_text('columns = ["y"]\nformulas = ["y ~ x"]\n')
+    (tmp_path / "strict.toml").write_text("fewest_rows = 100\n")
+    (tmp_path / "unknown.toml").write_text("fewest = 100\n")
     (tmp_path / "empty.csv").write_text("x,y\n")
     (tmp_path / "broken.parquet").write_text("not parquet")
     (tmp_path / "a.txt").write_text("hello")
@@ -68,6 +74,17 @@ SERVER = ("server", "--formula", "y ~ x")
         ((*CLIENT, "a.txt"), "--data a.txt: the file must end in .csv or .parquet."),
         ((*CLIENT, "empty.csv"), "--data empty.csv: has no rows."),
         ((*CLIENT, "broken.parquet"), "--data broken.parquet: cannot be used"),
+        ((*CLIENT, "few.csv"), "--data few.csv: 9 rows, but"),
+        ((*CLIENT, "a.csv", "--policy", "no.toml"), "no.toml: there is no such policy"),
+        ((*CLIENT, "a.csv", "--policy", "bad.toml"), "bad.toml: cannot be read"),
+        ((*CLIENT, "a.csv", "--policy", "unknown.toml"), "unknown.toml: 'fewest' is not known"),
+        (
+            (*CLIENT, "a.csv", "--policy", "strict.toml"),
+            "15 rows, but strict.toml lets nothing be said of fewer",
+        ),
+        ((*CLIENT, "a.csv", "--policy", "columns.toml"), "columns.toml: columns: 'dose' is not a column of"),
+        ((*CLIENT, "a.csv", "--policy", "formulas.toml"), "formulas.toml: formulas: column dose: missing"),
+        ((*CLIENT, "a.csv", "--policy", "both.toml"), "both.toml: formulas: column x: missing"),
         (("client", "--data", "a.csv", "--name", "../up"), "--name '../up': use letters"),
         (
             ("client", "--data", "a.csv", "--name", "b"),
@@ -76,6 +93,8 @@ SERVER = ("server", "--formula", "y ~ x")
         ((*CLIENT, "a.csv", "--ca", "no.crt"), "no.crt: no such file"),
         ((*CLIENT, "a.csv", "--ca", "a.txt", "--key", "keys/nodes/a"), "a.txt: cannot be used"),
         ((*CLIENT, "a.csv", "--key", "a.txt"), "a.txt: cannot be used (Not OpenSSH private key format)"),
+        ((*CLIENT, "a.csv", "--server", "a:1", "--server", "a:1"), "--server: give each of them once"),
+        ((*CLIENT, "a.csv", "--server", "a:1", "--server", "b:1", "--once"), "--once is for one server only"),
         ((*CLIENT, "a.csv", "--server", "nonsense"), "--server nonsense: expected HOST:PORT"),
         ((*CLIENT, "a.csv", "--server", "127.0.0.1:1", "--patience", "0.1"), "no server at 127.0.0.1:1"),
         (("server",), "formula: missing"),

@@ -12,6 +12,7 @@ import hashlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,11 @@ import pytest
 
 pytest.importorskip("flwr")
 import uvicorn
-from flwr.common.serde import user_config_to_proto
+import yaml
+from flwr.common.serde import fab_from_proto, user_config_to_proto
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
 from flwr.proto.run_pb2 import GetRunResponse, Run
+from flwr.supernode.start_client_internal import _verify_fab
 
 from vaneb import InvalidOption
 from vaneb.flower import checks, door, gate, keys, passage, processes
@@ -408,3 +411,116 @@ def test_a_proxy_that_does_not_answer_is_said(house, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     said = checks.greeted(house.address, house.context("north"), "north")
     assert said == f"no server at {house.address} yet."
+
+
+# ---------------------------------------------------------------- certificates that are renewed
+
+
+def until(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def greeted_with(house: House, certificate: Path) -> str:
+    key = house.key("north")
+    context = gate.client_context(house.folder / "keys" / "ca.crt", certificate, key)
+    return checks.greeted(house.address, context, "north")
+
+
+def test_a_renewed_certificate_is_taken_by_a_server_that_runs(house):
+    """The client has the old one until the server knows the new one, and then that; neither was restarted."""
+    own, old = house.key("north").with_name("north.crt"), house.folder / "north.crt"
+    old.write_bytes(own.read_bytes())
+    renewed = keys.renew_client(house.folder / "keys", "north")
+    new = house.folder / f"north.crt{keys.RENEWED}"
+    renewed.rename(new)
+
+    def choose() -> None:
+        authority, key = house.folder / "keys" / "ca.crt", house.key("north")
+        context = gate.newest_context(
+            authority, old, key, lambda one: not checks.greeted(house.address, one, "north")
+        )
+        assert checks.greeted(house.address, context, "north") == ""
+
+    choose()
+    assert new.exists()  # the server does not know it yet
+    own.write_bytes(new.read_bytes())
+    assert until(lambda: greeted_with(house, new) == "")
+    before = old.read_bytes()
+    assert "does not let this client in" in greeted_with(house, old)
+    choose()
+    assert not new.exists()
+    assert old.read_bytes() == own.read_bytes() != before
+
+
+def test_a_servers_own_certificate_is_renewed_while_it_runs(house):
+    files = house.folder / "keys"
+    first, trusted = (files / "server.pem").read_bytes(), (files / "ca.crt").read_bytes()
+    assert [path.name for path in keys.renew_server(files)] == ["ca.crt", "server.key", "server.pem"]
+
+    def shown() -> str:
+        host, port = house.address.split(":")
+        return ssl.get_server_certificate((host, int(port)))
+
+    assert until(lambda: shown() == (files / "server.pem").read_text())
+    assert first != (files / "server.pem").read_bytes()
+    # Clients with the authority's old certificate trust the new one, too; its names are the same.
+    (house.folder / "old.crt").write_bytes(trusted)
+    for authority in (house.folder / "old.crt", files / "ca.crt"):
+        key = house.key("north")
+        context = gate.client_context(authority, key.with_name("north.crt"), key)
+        assert checks.greeted(house.address, context, "north") == ""
+    assert (files / "server.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_new_client_is_let_in_without_a_restart(house):
+    keys.make_keys(house.folder / "keys", [], ["west"], server=False)
+    assert until(lambda: checks.greeted(house.address, house.context("west"), "west") == "")
+
+
+def test_only_what_was_made_here_is_renewed_here(tmp_path):
+    with pytest.raises(InvalidOption, match=r"ca\.crt: missing"):
+        keys.renew_server(tmp_path)
+    with pytest.raises(InvalidOption, match="private key"):
+        keys.renew_client(tmp_path, "north")
+
+
+def test_a_version_that_differs_is_noted(house, monkeypatch):
+    said: list[str] = []
+    context = house.context("north")
+    assert checks.greeted(house.address, context, "north", said.append) == ""
+    assert said == []
+    monkeypatch.setattr(checks.vaneb, "__version__", "9.9")
+    # The server runs in this process, and says the version that it had when it was asked.
+    monkeypatch.setattr(door.Door, "_greet", lambda self, name, version: said.append(f"{name} {version}"))
+    assert checks.greeted(house.address, context, "north") == ""
+    assert said == ["north 9.9"]
+
+
+# ---------------------------------------------------------------- Flower's trusted entities
+
+
+def verified(fab: Fab, trusted: str) -> bool:
+    """What a SuperNode finds, by its own code."""
+    return _verify_fab(fab_from_proto(fab), yaml.safe_load(trusted))
+
+
+def test_a_supernode_runs_what_its_gate_has_signed_and_nothing_else():
+    """``--trusted-entities``, tried: a signature of the gate's own is what makes an app of one's own pass."""
+    own = gate.Gate()
+    answer = own.before(passage.Request(FLEET + "get-fab", {}, b"", b""))
+    fab = GetFabResponse.FromString(answer.body).fab
+    assert verified(fab, own.trusted())
+    # Without that signature, an app has none that a SuperNode could check.
+    assert not verified(Fab(hash_str=fab.hash_str, content=fab.content), own.trusted())
+    # Another app with the same signature, and the same app by another gate.
+    foreign = processes.app_bundle(processes.app_description("evil:app"))
+    other = Fab(
+        hash_str=hashlib.sha256(foreign).hexdigest(), content=foreign, verifications=fab.verifications
+    )
+    assert not verified(other, own.trusted())
+    assert not verified(fab, gate.Gate().trusted())

@@ -52,7 +52,15 @@ EXAMPLES = {
         'vaneb federate server --formula "y ~ x" --nodes 2',
         "vaneb federate client --data north.csv --name north --once",
     ),
-    "keys": ("vaneb federate keys --host server.example.org --client north --client south",),
+    "keys": (
+        "vaneb federate keys --host server.example.org --client north --client south",
+        "vaneb federate keys --site --client north --renew",
+    ),
+    "init": (
+        'vaneb federate init /srv/vaneb --host stats.example.org --formula "y ~ x" --nodes 3',
+        "vaneb federate init /srv/vaneb --site north --data /data/north.csv --server stats.example.org:9092",
+    ),
+    "status": ("vaneb federate status federation", "vaneb federate status north --json"),
     "server": ('vaneb federate server --formula "y ~ x" --nodes 2 --folder federation',),
     "client": ("vaneb federate client --data north.csv --name north --server 10.0.0.5:9092 --once",),
     "release": ("vaneb federate release trial --folder north",),

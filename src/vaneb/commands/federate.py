@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.commands.outcome import ExitCode, complain, printable, told_to_user
 from vaneb.errors import InvalidOption
 from vaneb.files import absent, locked, private_files, private_folder
 
@@ -63,21 +65,68 @@ def keys(
     site: Annotated[
         bool, typer.Option("--site", help="At a site: only the client's key and certificate.")
     ] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="New certificates in place of those that expire.")
+    ] = False,
 ) -> None:
     """Make certificates and keys: all of a trial's, or with --site a client's own.
+
+    With --renew, a client's certificate is made again for the same key (NAME.crt.new, to be sent; the client
+    takes it when the server has it), and without --site the server's, too, if its authority was made here.
 
     A client sends NAME.crt to the server's operator, who puts it into the server's keys/nodes. NAME is its
     private key and stays.
     """
     with told_to_user():
         _need_flower()
-        from vaneb.flower.keys import make_keys
+        from vaneb.flower.keys import make_keys, renew_client, renew_server
 
-        new = make_keys(folder, host or ["localhost", "127.0.0.1"], client or [], server=not site)
+        if renew:
+            new = [] if site else renew_server(folder)
+            new += [renew_client(folder, name) for name in client or []]
+            if not new:
+                raise InvalidOption("--renew --site: say whose certificate it is (--client NAME).")
+        else:
+            new = make_keys(folder, host or ["localhost", "127.0.0.1"], client or [], server=not site)
         for path in new:
             print(path)
         if not new:
             complain(f"{folder}: everything is there already; nothing was written.")
+
+
+@federate.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")],
+    site: Annotated[str, typer.Option(help="Name of a client: write a site's files, not a server's.")] = "",
+    data: Annotated[Path | None, typer.Option(help="At a site: its data.")] = None,
+    server: Annotated[str, typer.Option(help="At a site: address of the server, HOST:PORT.")] = "",
+    host: Annotated[
+        list[str] | None, typer.Option(help="At the server: its names and addresses; repeat.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="At the server: port to listen on.")] = 9092,
+    formula: FormulaOption = "",
+    family: FamilyOption = "gaussian",
+    nodes: Annotated[int, typer.Option(help="At the server: clients to wait for.", min=1)] = 3,
+    user: Annotated[str, typer.Option(help="User that the service runs as.")] = "vaneb",
+) -> None:
+    """Write what an administrator needs: keys, policy, a systemd unit, a Containerfile, ports to open.
+
+    With --site NAME for a site, otherwise for a server. Files that are there already stay as they are.
+    """
+    with told_to_user(), private_files():
+        _need_flower()
+        from vaneb.flower import service
+
+        if site:
+            if data is None or not server:
+                raise InvalidOption("--site: give its --data and the address of its --server (HOST:PORT).")
+            new = service.init_site(folder, site, data, server, user)
+        else:
+            study = service.Study(formula, family, nodes)
+            new = service.init_server(folder, host or [], port, study, user)
+        for path in new:
+            print(path)
+        complain(f"Read {folder / service.README} next.")
 
 
 @federate.command()
@@ -105,7 +154,7 @@ def server(
     """
     with told_to_user(), private_files():
         _need_flower()
-        from vaneb.flower import checks, control, door, processes
+        from vaneb.flower import checks, control, door, journal, processes, status
         from vaneb.flower.archive import Archive
 
         if config is not None and not config.is_file():
@@ -128,7 +177,18 @@ def server(
         known = {} if insecure else checks.register(keys / "nodes")
         checks.check_port(host, port)
         home = private_folder(folder.resolve()) / "flower"
-        with locked(folder, "another server works in it"):
+        with (
+            locked(folder, "another server works in it"),
+            journal.open_journal(folder, "server", folder.name) as log,
+        ):
+            status.keep_about(
+                folder,
+                role="server",
+                address=f"{host}:{port}",
+                study=formula or method,
+                certificates=[] if insecure else [keys.resolve() / "server.pem"],
+                registers=[] if insecure else [keys.resolve() / "nodes"],
+            )
             archive = Archive.open(folder, chosen)
             security = processes.Security() if insecure else processes.Security.on_loopback(home)
             inner = port if insecure else processes.free_port()
@@ -145,13 +205,22 @@ def server(
                             keys / "nodes",
                             link.address,
                             security.authority,
+                            folder=folder,
+                            changed=lambda: archive.keep_registered(
+                                control.register_nodes(link, checks.register(keys / "nodes"))
+                            ),
+                            tell=log,
                         )
                     )
                 for path in [] if insecure else [keys / "server.pem", *known.values()]:
                     if warning := checks.expires_soon(path):
                         complain(warning)
+                        log("warning", printable(warning))
+                log("listening", address=f"{host}:{port}", wanted=nodes)
                 complain(f"listening on {host}:{port}; waiting for {nodes} clients.")
                 outcome = control.run_app(link, chosen, folder / "outcome.json")
+            shown = ("mode", "served", "troubles", "absent", "error", "exchanges", "messages")
+            log("outcome", **{key: outcome[key] for key in shown if key in outcome})
         _tell(outcome)
 
 
@@ -160,7 +229,10 @@ def client(
     data: Annotated[Path, typer.Option(help="This client's data; they stay here.")],
     name: Annotated[str, typer.Option(help="This client's name.")],
     folder: Annotated[Path | None, typer.Option(help="Where its result goes; NAME by default.")] = None,
-    server: Annotated[str, typer.Option(help="Address of the server.")] = "127.0.0.1:9092",
+    server: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of the server, 127.0.0.1:9092 by default; repeat for several studies."),
+    ] = None,
     ca: Annotated[Path, typer.Option(help="Certificate of the authority behind the server.")] = Path(
         "keys/ca.crt"
     ),
@@ -189,16 +261,20 @@ def client(
     """
     with told_to_user(), private_files():
         _need_flower()
-        from vaneb.flower import beside, checks
+        from vaneb.flower import beside, checks, journal, status
         from vaneb.flower.gate import client_context
 
         checks.check_name(name)
         checks.check_data(data)
-        host, _ = checks.split_address(server)
+        servers = server or ["127.0.0.1:9092"]
+        hosts = [checks.split_address(address)[0] for address in servers]
+        if len(set(servers)) < len(servers) or (once and len(servers) > 1):
+            raise InvalidOption("--server: give each of them once; --once is for one server only.")
         private = key or ca.parent / "nodes" / name
         certificate = private.with_name(f"{private.name}.crt")
         if insecure:
-            checks.check_loopback(host)
+            for host in hosts:
+                checks.check_loopback(host)
         else:
             checks.check_certificate(ca, "the certificate of the authority behind the server")
             checks.check_private_key(private)
@@ -215,9 +291,40 @@ def client(
             "policy": str(rules.resolve()),
         }
         context = None if insecure else client_context(ca, certificate, private)
-        node = beside.Node(name, folder, server, context, None if insecure else private, node_config)
-        with locked(folder, "another client works in it"):
-            beside.serve(node, patience=patience, once=once, tell=complain)
+        node = beside.Node(name, folder, servers[0], context, None if insecure else private, node_config)
+        if not insecure:
+            node = replace(node, certificates=(ca.resolve(), certificate.resolve()))
+        if warning := checks.check_reach(
+            node.sandbox(), [data.resolve(), rules.resolve(), folder / "ledger.jsonl"]
+        ):
+            complain(warning)
+        about: dict[str, Any] = {
+            "role": "client",
+            "client": name,
+            "server": servers,
+            "policy": rules.resolve(),
+        }
+        about["certificates"] = [str(path) for path in node.certificates]
+        with (
+            locked(folder, "another client works in it"),
+            journal.open_journal(folder, "client", name) as log,
+        ):
+
+            def tell(text: str) -> None:
+                complain(text)
+                log("said", printable(text))
+
+            reached: set[str] = set()
+
+            def connected(address: str, now: bool) -> None:
+                log("connected" if now else "disconnected", server=address)
+                (reached.add if now else reached.discard)(address)
+                status.keep_about(folder, connected=sorted(reached), **about)
+
+            status.keep_about(folder, **about)
+            beside.serve(
+                node, patience=patience, once=once, tell=tell, connected=connected, others=servers[1:]
+            )
 
 
 @federate.command()
@@ -260,6 +367,24 @@ def ledger(
 
 
 @federate.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="Folder of a server or a client.")] = Path("federation"),
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for a script.")] = False,
+) -> None:
+    """Say who is there, what waits, which versions, and when certificates expire; exit code 3 if something
+    needs attention.
+    """
+    with told_to_user(as_json=as_json):
+        _need_flower()
+        from vaneb.flower.status import status_of, told
+
+        found = status_of(folder)
+        print(json.dumps(found, indent=1) if as_json else "\n".join(told(found)))
+        if found["attention"]:
+            raise typer.Exit(ExitCode.NOT_CERTIFIED)
+
+
+@federate.command()
 def simulate(
     data: Annotated[Path, typer.Option(help="Table with the rows of all clients.")],
     client: Annotated[str, typer.Option(help="Column that tells the clients apart.")],
@@ -279,6 +404,8 @@ def simulate(
         from vaneb.flower import control
         from vaneb.flower.client_data import count_clients
 
+        _need_ray()
+
         if not data.exists():
             raise InvalidOption(f"--data {absent(data)}")
         count = count_clients(data, client)
@@ -296,8 +423,6 @@ def simulate(
 
 
 def _settings(given: list[str] | None, **values: Any) -> Any:
-    import json
-
     from vaneb.flower.checks import load_settings
 
     for text in given or []:
@@ -318,7 +443,14 @@ def _need_flower() -> None:
     from importlib.util import find_spec
 
     if find_spec("flwr") is None:
-        raise InvalidOption("a federation needs Flower. pip install 'vaneb[flower]'.")
+        raise InvalidOption("a federation needs Flower. pip install 'vaneb[site]'.")
+
+
+def _need_ray() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise InvalidOption("a simulation needs Ray. pip install 'vaneb[flower]'.")
 
 
 def _tell(outcome: dict[str, Any]) -> None:

@@ -7,29 +7,36 @@ import datetime
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
+import numpy as np
 
-from vaneb.errors import InvalidOption
+import vaneb
+from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import absent, write_atomically
 from vaneb.flower.client_data import read_client
-from vaneb.flower.door import clock_of
+from vaneb.flower.door import VERSION, clock_of
 from vaneb.flower.gate import proxy_for
-from vaneb.flower.keys import NAME, load_certificate, load_private_key, public_bytes
+from vaneb.flower.keys import NAME, days_left, load_certificate, load_private_key, public_bytes
 from vaneb.flower.passage import HELLO
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
+from vaneb.flower.sandbox import Sandbox, version, within_reach
 from vaneb.flower.settings import Settings
+from vaneb.flower.status import SOON
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Colours in the messages of other libraries.
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 #: Name of a client's policy in its folder.
 POLICY = "policy.toml"
-#: Days before the end of a certificate from which on it is said.
-SOON = 30
+#: In a folder of images.
+IMAGES = "train_images.npy"
 
 
 @contextlib.contextmanager
@@ -52,7 +59,7 @@ def check_name(name: str) -> None:
 def check_data(path: Path) -> None:
     """A table with a header, or a folder of images as ``network_client.write_client`` makes it."""
     if path.is_dir():
-        if not (path / "train_images.npy").is_file():
+        if not (path / IMAGES).is_file():
             raise InvalidOption(
                 f"--data {path}: a folder without images. Give a .csv or .parquet file; a folder only for "
                 "mode network, as vaneb.flower.network_client.write_client makes it."
@@ -79,28 +86,66 @@ def check_certificate(path: Path, whose: str) -> None:
     end, now = certificate.not_valid_after_utc, datetime.datetime.now(datetime.UTC)
     if end < now:
         raise InvalidOption(
-            f"{path}: expired on {end:%Y-%m-%d}. Move the old keys away and make new ones with "
-            "'vaneb federate keys', or ask your authority for a new certificate."
+            f"{path}: expired on {end:%Y-%m-%d}. Renew it with 'vaneb federate keys "
+            "--renew', or ask your authority for a new certificate."
         )
 
 
 def expires_soon(path: Path) -> str:
     """A warning about a certificate that has few days left."""
-    left = load_certificate(path.read_bytes()).not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return f"{path}: expires in {left.days} days. Renew it in time." if left.days < SOON else ""
+    days = days_left(path)
+    return f"{path}: expires in {days} days. Renew it: 'vaneb federate keys --renew'." if days < SOON else ""
 
 
 def check_policy(path: Path | None, folder: Path, data: Path) -> Path:
-    """The client's policy, readable, with columns that its file has; written if it is not named or there."""
+    """The client's policy, readable, and such that its data can be answered from at all.
+
+    Written if it is not named or there.
+    """
     found = path or folder / POLICY
     if path is None and not found.exists():
         write_atomically(found, Policy().text().encode())
     policy = Policy.read(found)
-    if policy.columns and data.is_file():
-        _, frame = read_client(data)
-        if missing := [column for column in policy.columns if column not in frame.columns]:
-            raise InvalidOption(f"{found}: columns: {missing[0]!r} is not a column of {data}.")
+    frame = None if data.is_dir() else read_client(data)[1]
+    rows = len(np.load(data / IMAGES, mmap_mode="r") if frame is None else frame)
+    if rows < policy.fewest_rows:
+        raise InvalidOption(
+            f"--data {data}: {rows} rows, but {found} lets nothing be said of fewer than "
+            f"{policy.fewest_rows} (fewest_rows)."
+        )
+    if frame is not None:
+        _check_columns(policy, found, data, frame)
     return found
+
+
+def _check_columns(policy: Policy, found: Path, data: Path, frame: pd.DataFrame) -> None:
+    """That columns and formulas of the policy speak of columns that are there."""
+    from vaneb.grouped.formula import parse
+
+    for column in policy.columns:
+        if column not in frame.columns:
+            raise InvalidOption(f"{found}: columns: {column!r} is not a column of {data}.")
+    agreed = frame[list(policy.columns)] if policy.columns else frame
+    for formula in policy.formulas:
+        try:
+            parse(formula, agreed, ())
+        except (InvalidOption, InvalidReport) as error:
+            raise InvalidOption(f"{found}: formulas: {error}") from None
+
+
+def check_reach(around: Sandbox, files: Sequence[Path]) -> str:
+    """That Flower's processes cannot open what is the site's own; a warning if nothing keeps them out."""
+    if not version():
+        return (
+            "this system has no Landlock (Linux 5.13 or newer), so that Flower's processes could open what "
+            "this user can. Run the client as a user of its own, or in a container."
+        )
+    if near := within_reach(around, files):
+        raise InvalidOption(
+            f"{near[0]}: lies among the programs of this machine, where Flower's processes can read it. Move "
+            "it to a folder of its own."
+        )
+    return ""
 
 
 def check_private_key(path: Path) -> None:
@@ -231,8 +276,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str:
-    """Why a server does not let this client in now; empty if it does.
+def greeted(
+    address: str,
+    context: ssl.SSLContext | None,
+    name: str = "",
+    note: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Why a server does not let this client in now; empty if it does.  A version that differs is noted.
 
     ``InvalidOption`` for what no waiting cures: a server whose certificate is not to be trusted.
     """
@@ -247,7 +297,7 @@ def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str
     try:
         proxy = proxy_for(host)
         with httpx.Client(verify=context, proxy=proxy, trust_env=False, timeout=10.0) as client:
-            answer = client.post(f"https://{address}{HELLO}")
+            answer = client.post(f"https://{address}{HELLO}", headers={VERSION: vaneb.__version__})
     except httpx.ProxyError as error:
         return f"the proxy {proxy} does not pass us on to {address} ({error}). See HTTPS_PROXY and NO_PROXY."
     except httpx.HTTPError as error:
@@ -256,13 +306,28 @@ def greeted(address: str, context: ssl.SSLContext | None, name: str = "") -> str
         return not_let_in(name)
     if answer.status_code != 200:
         return f"{address} is not a vaneb server (it answers {answer.status_code})."
+    there = _told(answer).get("version")
+    if there != vaneb.__version__:
+        note(
+            f"the server has version {there!s:.30} of vaneb, this client {vaneb.__version__}. "
+            "See the upgrade note in docs/federation.md."
+        )
     return _clocks(answer)
+
+
+def _told(answer: httpx.Response) -> dict[str, Any]:
+    """What a server says of itself; nothing if it cannot be read."""
+    try:
+        content = answer.json()
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _clocks(answer: httpx.Response) -> str:
     """Whether this machine's clock agrees with the one that the server has told."""
     try:
-        there = datetime.datetime.fromisoformat(answer.json()["time"])
+        there = datetime.datetime.fromisoformat(_told(answer)["time"])
     except (ValueError, KeyError, TypeError):
         return "the server does not tell its time; is it of another version?"
     return clock_of(datetime.datetime.now(datetime.UTC).isoformat(), there)
@@ -293,7 +358,7 @@ def not_let_in(name: str) -> str:
     """What to do about a server that does not know a client."""
     return (
         "the server does not let this client in: it does not know its certificate, or no longer, or that has "
-        f"expired. Its operator puts {name or 'NAME'}.crt into the server's keys/nodes and starts it again."
+        f"expired. Its operator puts {name or 'NAME'}.crt into the server's keys/nodes."
     )
 
 
@@ -303,7 +368,7 @@ def why_ended(log: str, name: str) -> str:
     if "Failed to activate SuperNode" in last:
         return (
             "the server does not let this client in. Either it does not know the client's certificate (its "
-            f"operator puts {name}.crt into the server's keys/nodes and starts the server again), or it "
+            f"operator puts {name}.crt into the server's keys/nodes), or it "
             "still holds the client's last connection, for up to a minute after that was cut."
         )
     errors = [line.strip() for line in last.splitlines() if "error" in line.lower()]

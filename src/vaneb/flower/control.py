@@ -24,6 +24,7 @@ from vaneb.flower.processes import (
     Link,
     Security,
     app_bundle,
+    app_description,
     free_port,
     superlink,
 )
@@ -90,6 +91,15 @@ def register_nodes(link: Link, certificates: Mapping[str, Path]) -> dict[str, in
     return ids
 
 
+def _stop_runs(client: Any) -> None:
+    """End runs of a server that was killed: nobody waits for answers to their questions any more."""
+    from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
+
+    for run, about in client.ListRuns(ListRunsRequest()).run_dict.items():
+        if about.status.status != "finished":
+            client.StopRun(StopRunRequest(run_id=run))
+
+
 def run_app(
     link: Link,
     settings: Settings,
@@ -113,6 +123,7 @@ def run_app(
     content = app_bundle() if bundle is None else bundle
     fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
     with _client(link) as client:
+        _stop_runs(client)
         started = client.StartRun(
             StartRunRequest(
                 fab=fab_to_proto(fab),
@@ -155,4 +166,6 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray:
         env = {"RAY_TMPDIR": os.environ.get("RAY_TMPDIR", ray), SIMULATION: json.dumps(place)}
         with superlink(home, free_port(), Security(), folder=folder, simulation=True, extra=env) as link:
-            return run_app(link, settings, folder / "outcome.json", simulation=options)
+            # Here all rows are one person's, and nothing stands between them and the app.
+            bundle = app_bundle(app_description("vaneb.flower.client_app:app"))
+            return run_app(link, settings, folder / "outcome.json", bundle=bundle, simulation=options)

@@ -11,16 +11,26 @@ import base64
 import contextlib
 import datetime
 import json
+import re
 import ssl
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
+import vaneb
+from vaneb.errors import VanebError
+from vaneb.files import write_atomically
 from vaneb.flower import keys, passage
 from vaneb.flower.passage import HELLO, Answer, Meter, Passage, Refused, Request
 
+#: Header in which a client says its version, and what that looks like.
+VERSION, SHORT = "flwr-vaneb-version", re.compile(r"[0-9A-Za-z.+-]{1,30}")
+#: Seconds between two looks at the register, and the file that says who is there.
+LOOK, PRESENT = 1.0, "present.json"
 #: What Flower allows a client's clock to be ahead or behind, in seconds.
 AHEAD, BEHIND = 5.0, 305.0
 
@@ -32,6 +42,8 @@ class Door:
     register: Path
     meter: Meter = field(default_factory=Meter)
     names: dict[bytes, str] = field(default_factory=dict)
+    present: dict[str, dict[str, str]] = field(default_factory=dict)
+    tell: Callable[..., None] = lambda *_, **__: None
 
     def name_of(self, peer: bytes) -> str:
         """The client that this certificate is registered for at this moment."""
@@ -54,7 +66,9 @@ class Door:
         """
         name = self.name_of(request.peer)
         if request.path == HELLO:
+            self._greet(name, request.headers.get(VERSION, ""))
             about = {"client": name, "time": datetime.datetime.now(datetime.UTC).isoformat()}
+            about["version"] = vaneb.__version__
             return Answer(200, {"content-type": "application/json"}, json.dumps(about).encode())
         certificate = keys.load_certificate(request.peer)
         if certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
@@ -69,8 +83,22 @@ class Door:
         )
         return None
 
+    def _greet(self, name: str, version: str) -> None:
+        """Note that a client is there, and with which version."""
+        version = version if SHORT.fullmatch(version) else "?"
+        if self.present.get(name, {}).get("version") != version:
+            self.tell("client", f"{name} has come, version {version}", client=name, client_version=version)
+        self.present[name] = {"version": version, "seen": _now()}
+
     def after(self, request: Request, answer: Answer) -> Answer:
+        name = self.names.get(request.peer, "")
+        if name in self.present:
+            self.present[name]["seen"] = _now()
         return answer
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _is(path: Path, peer: bytes) -> bool:
@@ -105,21 +133,93 @@ def context_for(certificate: Path, key: Path, register: Path) -> ssl.SSLContext:
     return context
 
 
+def _times(paths: Iterable[Path]) -> dict[Path, int]:
+    """When files were last changed; without those that are gone."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
+def _watch(
+    door: Door,
+    context: ssl.SSLContext,
+    certificate: Path,
+    key: Path,
+    folder: Path | None,
+    changed: Callable[[], object],
+    times: tuple[dict[Path, int], dict[Path, int]],
+    ended: threading.Event,
+) -> None:
+    """Take renewed certificates as they come, and write down who is there, until the door is closed.
+
+    ``times`` are those of the clients' certificates and of the server's when they were read.
+    """
+    (known, own), written = times, ""
+    while not ended.wait(LOOK):
+        now = _times(door.register.glob("*.crt"))
+        for path in [path for path in now if known.get(path) != now[path]]:
+            try:
+                context.load_verify_locations(cadata=path.read_text())
+                door.tell("register", f"{path.name} is new or renewed")
+            except (OSError, ssl.SSLError, ValueError):
+                door.tell("register", f"{path.name} cannot be read")
+        for path in set(known) - set(now):
+            door.tell("register", f"{path.name} was taken out")
+        if now != known:
+            with contextlib.suppress(VanebError, httpx.HTTPError):
+                changed()
+        known = now
+        if (latest := _times([certificate, key])) != own and len(latest) == 2:
+            # Between the two files a key may not be that of the certificate; the next look comes soon.
+            with contextlib.suppress(OSError, ssl.SSLError):
+                context.load_cert_chain(str(certificate), str(key))
+                own = latest
+                door.tell("certificate", f"{certificate.name} was renewed")
+        text = json.dumps(door.present, sort_keys=True)
+        if folder is not None and text != written:
+            with contextlib.suppress(VanebError, OSError):
+                write_atomically(folder / PRESENT, text.encode())
+                written = text
+
+
 @contextlib.contextmanager
 def open_door(
-    host: str, port: int, certificate: Path, key: Path, register: Path, link: str, authority: Path
+    host: str,
+    port: int,
+    certificate: Path,
+    key: Path,
+    register: Path,
+    link: str,
+    authority: Path,
+    *,
+    folder: Path | None = None,
+    changed: Callable[[], object] = lambda: None,
+    tell: Callable[..., None] = lambda *_, **__: None,
 ) -> Iterator[Door]:
-    """The door at ``host:port``, in front of the SuperLink at ``link``, which shows ``authority``."""
-    door = Door(register)
+    """The door at ``host:port``, in front of the SuperLink at ``link``, which shows ``authority``.
+
+    Who is there is written to ``folder``; ``changed`` is called when the register has; what happens is told.
+    """
+    door = Door(register, tell=tell)
 
     def upstream() -> httpx.AsyncClient:
         trusted = ssl.create_default_context(cafile=str(authority))
         return httpx.AsyncClient(base_url=f"https://{link}", verify=trusted, trust_env=False, timeout=60.0)
 
-    with passage.open_passage(
-        Passage(upstream, door.name_of, door.before, door.after),
-        host,
-        port,
-        context_for(certificate, key, register),
-    ):
-        yield door
+    times = _times(register.glob("*.crt")), _times([certificate, key])
+    context, ended = context_for(certificate, key, register), threading.Event()
+    watch = threading.Thread(
+        target=_watch,
+        args=(door, context, certificate, key, folder, changed, times, ended),
+        name="register",
+        daemon=True,
+    )
+    with passage.open_passage(Passage(upstream, door.name_of, door.before, door.after), host, port, context):
+        watch.start()
+        try:
+            yield door
+        finally:
+            ended.set()
+            watch.join(5)

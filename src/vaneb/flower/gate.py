@@ -1,21 +1,28 @@
 """The site's gate: all that a client's SuperNode says and hears goes through it.
 
-It runs in the process that ``vaneb federate client`` is, which no app can talk around:
+It runs in the process that ``vaneb federate client`` is; the ``sandbox`` lets the SuperNode and its apps
+reach no other port:
 
 - the app of a run is the one that is installed at the site.  What the server offers as an app is not even
-  asked for; a run of another app is turned into a run of ours that refuses every question;
+  asked for; a run of another app is turned into a run of ours that refuses every question.  The gate signs
+  the app, and the SuperNode runs what bears that signature only (Flower's trusted entities);
 - connections go out only, to one server, with mutual TLS, through the site's proxy if it has one;
 - no answer of the server is larger than a message may be.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
+import json
+import math
+import os
 import ssl
 import tempfile
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,15 +33,21 @@ import httpx
 from vaneb.flower import keys, passage, processes
 from vaneb.flower.passage import FLEET, PROTOBUF, Answer, Meter, Passage, Refused, Request
 
+#: Under which name a SuperNode knows its gate's signature.
+SIGNER = "fpk_gate"
 FOREIGN = "asks for an app that is not the one installed here"
 
 
 @dataclass
 class Gate:
-    """What a site lets in; ``reason`` is the last thing that the server's door refused it for."""
+    """What a site lets in.
+
+    ``reason`` is the last thing that the server's door refused it for, ``heard`` when it last answered.
+    """
 
     meter: Meter = field(default_factory=Meter)
     reason: str = ""
+    heard: float = -math.inf
 
     @cached_property
     def app(self) -> bytes:
@@ -46,7 +59,7 @@ class Gate:
             return None
         from flwr.proto.fab_pb2 import Fab, GetFabResponse
 
-        fab = Fab(hash_str=self._hash, content=self.app)
+        fab = Fab(hash_str=self._hash, content=self.app, verifications=self._signed())
         return Answer(200, {"content-type": PROTOBUF}, GetFabResponse(fab=fab).SerializeToString())
 
     def after(self, request: Request, answer: Answer) -> Answer:
@@ -54,7 +67,7 @@ class Gate:
             if answer.headers.get("content-type") == passage.PLAIN:
                 self.reason = answer.body[:200].decode(errors="replace")
             return answer
-        self.reason = ""
+        self.reason, self.heard = "", time.monotonic()
         self.meter.count("", request.path, len(answer.body), announces="pull-messages", carries="pull-object")
         if request.path == FLEET + "get-run":
             return Answer(200, answer.headers, self.own_run(answer.body))
@@ -91,6 +104,29 @@ class Gate:
     def _hash(self) -> str:
         return hashlib.sha256(self.app).hexdigest()
 
+    @cached_property
+    def _signer(self) -> Any:
+        """A key of this gate's own, which is never written down."""
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+
+        return ed25519.Ed25519PrivateKey.generate()
+
+    def _signed(self) -> dict[str, str]:
+        """The installed app's signature, as Flower's trusted entities give it."""
+        from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
+
+        now = int(time.time())
+        signature = self._signer.sign(create_message_to_sign(bytes.fromhex(self._hash), now))
+        text = base64.urlsafe_b64encode(signature).decode()
+        return {"valid_license": "Valid", SIGNER: json.dumps({"signed_at": now, "signature": text})}
+
+    def trusted(self) -> str:
+        """For ``--trusted-entities``: a SuperNode runs what this gate has signed, and nothing else."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        public = self._signer.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        return f"{SIGNER}: '{public.decode()}'\n"
+
 
 def client_context(authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
     """For connections to a server: its authority, and this client's certificate and (OpenSSH) key."""
@@ -102,6 +138,19 @@ def client_context(authority: Path, certificate: Path, key: Path) -> ssl.SSLCont
         copy.flush()
         context.load_cert_chain(str(certificate), copy.name)
     return context
+
+
+def newest_context(
+    authority: Path, certificate: Path, key: Path, greets: Callable[[ssl.SSLContext], bool]
+) -> ssl.SSLContext:
+    """The same, with the renewed certificate if there is one and the server lets it in; it is then kept."""
+    renewed = certificate.with_name(certificate.name + keys.RENEWED)
+    if renewed.exists():
+        context = client_context(authority, renewed, key)
+        if greets(context):
+            os.replace(renewed, certificate)
+            return context
+    return client_context(authority, certificate, key)
 
 
 def proxy_for(host: str) -> str | None:

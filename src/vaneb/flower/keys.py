@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from vaneb.errors import InvalidOption
-from vaneb.files import private_folder
+from vaneb.files import private_files, private_folder, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 #: Of a trial's authority and server, and of a client's certificate, which its institution renews.
 DAYS, CLIENT_DAYS = 90, 365
+ISSUER = "vaneb trial authority"
 
 
 def make_keys(
@@ -70,6 +71,63 @@ def _client(folder: Path, name: str) -> list[Path]:
         public.write_bytes(_pem(_self_signed(key, name, [], CLIENT_DAYS, client=True)))
         new.append(public)
     return new
+
+
+#: Under this ending a renewed certificate waits until the server knows it.
+RENEWED = ".new"
+
+
+def renew_client(folder: Path, name: str) -> Path:
+    """A new certificate for a client's key, beside the one in use: NAME.crt.new, to be sent.
+
+    The client goes over to it by itself, as soon as the server lets it in with it.
+    """
+    private = folder / "nodes" / name
+    if not private.is_file():
+        raise InvalidOption(
+            f"{private}: no such file (the client's private key). Renew at the site that has it."
+        )
+    renewed = private.with_name(f"{name}.crt{RENEWED}")
+    certificate = _self_signed(load_private_key(private), name, [], CLIENT_DAYS, client=True)
+    write_atomically(renewed, _pem(certificate))
+    return renewed
+
+
+def renew_server(folder: Path) -> list[Path]:
+    """A new certificate for the server, by the authority whose key is here; that is renewed if it ends soon.
+
+    The authority keeps its key, so that clients with its old certificate trust the new ones as well.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509 import SubjectAlternativeName
+
+    for name in ("ca.crt", "ca.key", "server.pem"):
+        if not (folder / name).is_file():
+            raise InvalidOption(
+                f"{folder / name}: missing. Only a certificate of an authority that 'vaneb federate keys' "
+                "has made is renewed here; ask your own authority for server.pem."
+            )
+    authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    old = load_certificate((folder / "server.pem").read_bytes())
+    names = old.extensions.get_extension_for_class(SubjectAlternativeName).value
+    hosts = [str(one.value) for one in names]
+    server = ec.generate_private_key(ec.SECP384R1())
+    new = {}
+    if days_left(folder / "ca.crt") < DAYS:
+        new["ca.crt"] = _pem(_authority(authority))
+    new["server.key"] = _encoded(server, serialization.PrivateFormat.PKCS8)
+    new["server.pem"] = _pem(_server(authority, server, hosts))
+    with private_files():
+        for name, content in new.items():
+            write_atomically(folder / name, content)
+    return [folder / name for name in new]
+
+
+def days_left(path: Path) -> int:
+    """Days until a certificate ends; negative after that."""
+    end = load_certificate(path.read_bytes()).not_valid_after_utc
+    return (end - datetime.datetime.now(datetime.UTC)).days
 
 
 def loopback_certificate(folder: Path, name: str) -> tuple[Path, Path]:
@@ -167,22 +225,39 @@ def _self_signed(key: Any, name: str, hosts: Sequence[str], days: float, *, clie
 
 
 def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    issuer = "vaneb trial authority"
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    ca = (
-        _builder(issuer, issuer, authority, DAYS)
+    ca, certificate = _authority(authority), _server(authority, server, hosts)
+    for name, key in (("ca.key", authority), ("server.key", server)):
+        _write_secret(folder / name, _encoded(key, serialization.PrivateFormat.PKCS8))
+    for name, signed in (("ca.crt", ca), ("server.pem", certificate)):
+        (folder / name).write_bytes(_pem(signed))
+    return [folder / name for name in ("ca.crt", "ca.key", "server.pem", "server.key")]
+
+
+def _authority(key: Any) -> Any:
+    """A certificate that may sign a server's."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    return (
+        _builder(ISSUER, ISSUER, key, DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
-        .sign(authority, hashes.SHA384())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
     )
+
+
+def _server(authority: Any, key: Any, hosts: Sequence[str]) -> Any:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-    certificate = (
-        _builder(hosts[0], issuer, server, DAYS)
+    return (
+        _builder(hosts[0], ISSUER, key, DAYS)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
@@ -190,11 +265,6 @@ def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
         .add_extension(identifier, critical=False)
         .sign(authority, hashes.SHA384())
     )
-    for name, key in (("ca.key", authority), ("server.key", server)):
-        _write_secret(folder / name, _encoded(key, serialization.PrivateFormat.PKCS8))
-    for name, signed in (("ca.crt", ca), ("server.pem", certificate)):
-        (folder / name).write_bytes(_pem(signed))
-    return [folder / name for name in ("ca.crt", "ca.key", "server.pem", "server.key")]
 
 
 def _usage(signs: bool) -> Any:

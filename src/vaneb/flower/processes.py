@@ -24,7 +24,9 @@ from typing import Any
 
 from vaneb.errors import InvalidOption, VanebError
 from vaneb.files import private_folder
+from vaneb.flower.journal import rotate
 from vaneb.flower.keys import loopback_certificate
+from vaneb.flower.sandbox import Sandbox, program_files
 from vaneb.flower.settings import Settings
 
 #: Seconds that a group of processes gets to end by itself.
@@ -93,15 +95,34 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
         # Ray makes its workers yield to everything else; on a busy machine they would never be served.
         "RAY_worker_niceness": "0",
         "PYTHONUNBUFFERED": "1",
+        # Seconds after which Flower looks for a new task; one by default, for each message.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         **(extra or {}),
     }
 
 
 @contextlib.contextmanager
-def process(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its own group, ended with the block; its output goes to ``log``."""
+def process(
+    command: Sequence[str],
+    log: Path,
+    env: Mapping[str, str],
+    *,
+    sandbox: Sandbox | None = None,
+    files: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with its own group, ended with the block; its output goes to ``log``.
+
+    It starts in the ``sandbox``, and has these open ``files`` of ours.
+    """
     private_folder(log.parent)
-    with open(log, "ab", opener=_private) as output:
+    rotate(log)
+    with open(log, "ab", opener=_private) as output, (sandbox or Sandbox()).entrance() as enter:
+
+        def first() -> None:
+            _end_with_parent()
+            if sandbox is not None:
+                enter()
+
         child = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
@@ -110,7 +131,8 @@ def process(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Iterat
             env=dict(env),
             start_new_session=True,
             umask=0o077,
-            preexec_fn=_end_with_parent,
+            preexec_fn=first,
+            pass_fds=files,
         )
     try:
         yield child
@@ -213,7 +235,7 @@ def app_config() -> dict[str, Any]:
     return {field.name.replace("_", "-"): field.default for field in dataclasses.fields(Settings)}
 
 
-def app_description(client: str = "vaneb.flower.client_app:app") -> str:
+def app_description(client: str = "vaneb.flower.messenger:app") -> str:
     """The app: a description only, the same for every run; the code is what is installed on each side."""
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in app_config().items())
     return f"""[project]
@@ -243,26 +265,41 @@ def app_bundle(description: str = "", files: Mapping[str, bytes] | None = None) 
 
 
 def supernode_command(
-    address: str, port: int, security: Security, node_config: Mapping[str, str | int], key: Path | None
+    address: str,
+    port: int,
+    security: Security,
+    node_config: Mapping[str, str | int],
+    key: Path | None,
+    trusted: Path | None = None,
 ) -> list[str]:
-    """The command that starts a SuperNode."""
+    """The command that starts a SuperNode; with ``trusted``, it runs apps of these signers only."""
     command = [_tool("flower-supernode"), "--superlink", address, "--port", str(port)]
     if security.on:
         command += ["--root-certificates", str(security.authority)]
         command += ["--auth-supernode-private-key", str(key)]
     else:
         command += ["--insecure"]
+    if trusted is not None:
+        command += ["--trusted-entities", str(trusted)]
     # As it is by default; a site must not depend on that.
     command += ["--host", LOOPBACK[0]]
     config = " ".join(f"{name}={json.dumps(value)}" for name, value in node_config.items())
     return [*command, "--node-config", config]
 
 
+def around_supernode(home: Path, port: int, gate: int, key: Path | None) -> Sandbox:
+    """What a SuperNode and its apps need: programs, their own folder, key and port, and the gate's."""
+    programs, parents = program_files()
+    tools = Path(_tool("flower-supernode")).parent
+    readable = (*programs, tools, *([] if key is None else [key.resolve()]))
+    return Sandbox(readable, (private_folder(home),), parents, (port, gate))
+
+
 def _tool(name: str) -> str:
     """A program that came with Flower, beside this Python."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise InvalidOption(f"{name}: not installed. pip install 'vaneb[flower]'.")
+        raise InvalidOption(f"{name}: not installed. pip install 'vaneb[site]'.")
     return str(path)
 
 

@@ -122,8 +122,8 @@ def all_stopped():
     children, genuine = [], processes.process
 
     @contextlib.contextmanager
-    def noted(*arguments):
-        with genuine(*arguments) as child:
+    def noted(*arguments, **options):
+        with genuine(*arguments, **options) as child:
             children.append(child)
             yield child
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
+from vaneb.npmle.certificate import certify
 
 from npmle_problems import correlated_problem, diagonal_problem, gaps_at
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 from vaneb.npmle import certified as module
-from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, log_mixture
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from vaneb.npmle.certificate import certify, important
 
 from npmle_problems import correlated_problem, diagonal_problem, gaps_at
 from vaneb.covariance import ConstantDiagonal
 from vaneb.likelihood.gaussian import gaussian_likelihood
 from vaneb.npmle.ascent import LEASH, Rest, client_log_weights, climb, gap_and_one
-from vaneb.npmle.certificate import certify, important
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import log_mixture
 from vaneb.npmle.support import distinct

@@ -26,7 +26,7 @@ from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCo
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent
+from vaneb.likelihood.seam import Array, Ascent, Clients
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
 
 #: Doubles that a block of pairs may take.
@@ -36,7 +36,7 @@ SKIP = -28.0
 
 
 @dataclass(frozen=True)
-class FunctionGaussian:
+class FunctionGaussian(Clients):
     """K Gaussian reports with covariance Sigma_k(theta) / n_k.
 
     Parameters
@@ -52,10 +52,6 @@ class FunctionGaussian:
     estimates: Array
     n: Array
     covariance: CovarianceFunction
-
-    @property
-    def cheap(self) -> bool:
-        return self.covariance.cheap
 
     @property
     def n_clients(self) -> int:
@@ -133,7 +129,7 @@ class FunctionGaussian:
         return self._ascent(atoms, lambda rows, _: log_weights[rows], frozen, curvature)
 
     def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
-        """``seam.OnePass``: here a precision at an atom is what costs."""
+        """In one pass, where others take two: here a precision at an atom is what costs."""
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
         density = np.empty(self.n_clients)
 

@@ -11,8 +11,8 @@ When the largest D is below ``tol``, a wider search confirms it.
 
 The search that decides that the largest D is below ``tol`` is a wide one.
 
-For many clients the rounds first run on a part of them drawn evenly, then on another in which all clients are
-that the first atoms explain badly: the support found there is almost right.
+For many clients the rounds first run on a part of them drawn evenly, then on larger ones in which all clients
+are that the atoms so far explain badly: the support found there is almost right.
 
 In many dimensions the NPMLE gives almost every client that stands apart an atom of its own.  The number of
 atoms is limited by what the matrix of likelihoods may take; where the limit binds, the certificate says what
@@ -61,14 +61,16 @@ def certified(
     everyone, n, size = Part.everyone(likelihood), likelihood.n_clients, options.first_clients
     fit: Fit | None = None
     if n > 2 * size:
-        # The noise of a part is of the order of 1e-3.
         some, _ = everyone.some(np.ones(n), size, rng)
-        fit = _rounds(some, start, max(tol, 1e-3), rng, options, progress, None)
-        density = log_mixture(likelihood, fit.atoms, fit.weights)
-        some, _ = everyone.important(density, 2 * size, rng)
-        start = fit.atoms, fit.weights
-        fit = _rounds(some, start, max(tol, 1e-3), rng, options, progress, fit)
-        start = fit.atoms, fit.weights
+        size *= 2
+        while True:
+            # The noise of a part is of the order of 1e-3.
+            fit = _rounds(some, start, max(tol, 1e-3), rng, options, progress, fit)
+            start = fit.atoms, fit.weights
+            if size > n / 2:
+                break
+            some, _ = everyone.important(log_mixture(likelihood, *start), size, rng)
+            size *= 5
     fit = _rounds(everyone, start, tol, rng, options, progress, fit)
     if not (proof and fit.certificate.reached):
         return fit
@@ -152,7 +154,7 @@ def _next_atoms(
     """
     atoms, weights, density = solved
     m, same = len(atoms), options.same
-    useful = np.argsort(-maxima.gap, kind="stable")[: int((maxima.gap > 0.01 * tol).sum())]
+    useful = np.argsort(-maxima.gap, kind="stable")[: int((maxima.gap > 0.1 * tol).sum())]
     moved, total, heads = merged(maxima.points[:m], weights, maxima.scale[:m], same)
     if part.share @ log_mixture(part.likelihood, moved, total) > part.share @ density:
         atoms, weights = moved, total

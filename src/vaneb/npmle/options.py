@@ -29,7 +29,7 @@ class Options:
     first_atoms: int = 400
     estimates: int = 5_000
     most_atoms: int = 3_000
-    entries: float = 4e8
+    entries: float = 5.5e8
     double_entries: float = 2e7
     looked_at: int = 400
     climbed: int = 40

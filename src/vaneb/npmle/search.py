@@ -50,15 +50,10 @@ class Part(NamedTuple):
         Each stands for 1 / probability of what it stood for: D has the same expectation.  The draw is
         systematic along an order in which neighbours stand together, so that no region is left out.
         """
-        ordered = np.sort(importance)[::-1]
-        # The j largest are certain, the others share the rest.
-        below = np.cumsum(ordered[::-1])[::-1]
-        certain = int(np.argmax(ordered * (size - np.arange(len(ordered))) <= below))
-        probability = np.minimum(1.0, importance * ((size - certain) / below[certain]))
         order = neighbours_together(self.starts)
-        passed = np.floor(np.cumsum(probability[order]) + rng.random())
-        rows = np.sort(order[np.flatnonzero(np.diff(passed, prepend=0.0) > 0)])
-        share = self.share[rows] / probability[rows]
+        chosen, probability = drawn(importance[order], size, rng.random())
+        rows = order[chosen]
+        share = self.share[rows] / probability
         return Part(self.likelihood.take(rows), self.starts[rows], share / share.sum()), rows
 
     def important(
@@ -132,6 +127,21 @@ def search(
         found = _climbed_on_part(part, looked, points, log_weights, looked_weights, box, steps, gain)
         maxima = maxima.updated(high, found)
     return maxima._replace(starts=count)
+
+
+def drawn(importance: Array, size: int, offset: float) -> tuple[NDArray[np.intp], Array]:
+    """About ``size`` rows, drawn with probabilities min(1, c importance_k), and these probabilities.
+
+    Systematically: wherever the sum of the probabilities so far, plus ``offset``, passes a whole number.
+    """
+    ordered = np.sort(importance)[::-1]
+    # The j largest are certain, the others share the rest.
+    below = np.cumsum(ordered[::-1])[::-1]
+    certain = int(np.argmax(ordered * (size - np.arange(len(ordered))) <= below))
+    probability = np.minimum(1.0, importance * ((size - certain) / below[certain]))
+    passed = np.floor(np.cumsum(probability) + offset)
+    rows = np.flatnonzero(np.diff(passed, prepend=0.0) > 0)
+    return rows, probability[rows]
 
 
 def _promising(

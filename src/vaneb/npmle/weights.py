@@ -283,8 +283,9 @@ def _newton_system(columns: Columns, density: Array, share: Array) -> tuple[Arra
             gram, total = np.zeros((m, m)), np.zeros(m)
             sparse_gram(part, scale, root[rows], gram, total)
             return gram + np.tril(gram, -1).T, total
-        ratio = part * scale[:, None]
-        return ratio.T @ ratio, root[rows] @ ratio
+        # In the precision that the matrix is kept in; sums over blocks are taken in double.
+        ratio = part * scale.astype(part.dtype)[:, None]
+        return (ratio.T @ ratio).astype(np.float64), root[rows] @ ratio
 
     hessian, total = sum_blocks(block, len(density))
     return hessian, total

@@ -153,7 +153,8 @@ class FunctionGaussian(Clients):
             for some in blocks(len(clients), BLOCK // self.dimension**3):
                 own, atom, share = self.take(clients[some]), pairs.atom[some], np.exp(pairs.log_share[some])
                 points = atoms[atom][:, None, :]
-                scores = own._score(points, own._precision(points)[:, 0], frozen)
+                gradient = None if frozen else own.covariance.precision_gradient(points)[:, 0]
+                scores = own._score(points, own._precision(points)[:, 0], gradient)
                 total = total.plus(_sums_of_pairs(atom, share, *scores, len(atoms), curvature))
         return total
 
@@ -177,25 +178,30 @@ class FunctionGaussian(Clients):
             log_share += weigh(clients[rows], log_share.T)[:, None]
             client, atom = np.nonzero(log_share > floor)
             share = np.exp(log_share[client, atom])
+            # Of all pairs, since a user's function takes many points of a client in one call.
+            gradient = None if frozen else block.covariance.precision_gradient(atoms[None])[client, atom]
             score, expected = block.take(client)._score(
-                atoms[atom][:, None, :], precision[client, atom], frozen
+                atoms[atom][:, None, :], precision[client, atom], gradient
             )
             sums = _sums_of_pairs(atom, share, score, expected, m, curvature)
             total = sums if total is None else total.plus(sums)
         assert total is not None
         return total
 
-    def _score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
-        """Score and expected information of each client at its own point (K, 1, d), its precision there."""
-        score = self._diagonal_score if self._diagonal else self._full_score
-        return score(points, precision, frozen)
+    def _score(self, points: Array, precision: Array, gradient: Array | None) -> tuple[Array, Array]:
+        """Score and expected information of each client at its own point (K, 1, d).
 
-    def _diagonal_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
+        ``precision`` there, and the ``gradient`` of the unit precision; frozen without it.
+        """
+        score = self._diagonal_score if self._diagonal else self._full_score
+        return score(points, precision, gradient)
+
+    def _diagonal_score(self, points: Array, precision: Array, gradient: Array | None) -> tuple[Array, Array]:
         difference = self.estimates - points[:, 0]
         score = precision * difference
-        if frozen:
+        if gradient is None:
             return score, precision
-        gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None]
+        gradient = gradient * self.n[:, None, None]
         # of the logarithms of the variances
         slope = -gradient / np.where(precision > 0, precision, 1.0)[:, :, None]
         score = score + 0.5 * np.einsum("ki,kil->kl", precision * difference**2 - 1, slope)
@@ -203,12 +209,12 @@ class FunctionGaussian(Clients):
         expected += precision[:, :, None] * np.eye(self.dimension)
         return score, expected
 
-    def _full_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
+    def _full_score(self, points: Array, precision: Array, gradient: Array | None) -> tuple[Array, Array]:
         difference = self.estimates - points[:, 0]
         weighted = np.einsum("kil,kl->ki", precision, difference)
-        if frozen:
+        if gradient is None:
             return weighted, precision
-        gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None, None]
+        gradient = gradient * self.n[:, None, None, None]
         relative = np.einsum("kia,kacl->kicl", generalised_inverse(precision), gradient)
         score = (
             weighted

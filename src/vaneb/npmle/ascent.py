@@ -210,9 +210,12 @@ def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     if sums.outer is None:
         return _em_steps(sums)
     unit, scale = unit_diagonal(as_matrices(sums.information))
-    unit = unit + 1e-10 * np.eye(unit.shape[1])  # where nobody knows anything, nothing moves
+    values, vectors = np.linalg.eigh(unit)
     # In units in which the information is the identity: curvatures <= 1, far below zero far from all maxima.
-    whitening = np.linalg.inv(np.linalg.cholesky(unit)) / scale[:, None, :]
+    # Where nobody knows anything, nothing moves; and rounding may leave a value below zero.
+    whitening = (
+        np.swapaxes(vectors / np.sqrt(np.maximum(values, 1e-10))[:, None, :], 1, 2) / scale[:, None, :]
+    )
     gradient = whitening @ sums.gradient[:, :, None]
     spread = whitening @ sums.outer @ np.swapaxes(whitening, 1, 2)
     curvature, axes = np.linalg.eigh(np.eye(unit.shape[1]) - spread)

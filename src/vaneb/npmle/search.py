@@ -85,46 +85,55 @@ def search(
     ``tol``: the accuracy with which maxima are of interest.  ``wide``: what a certificate rests on.
     ``also``: points to climb from.
     """
-    n = part.likelihood.n_clients
+    n, same = part.likelihood.n_clients, options.same
     effort = options.thorough * float(np.clip((2_000 / n) ** 0.5, 1.0, 4.0)) if wide else 1.0
     box = part.likelihood.region(part.starts)
     looked, rows = part, np.arange(n)
     if n > 2 * options.first_clients:
-        looked, rows = part.important(log_density, max(options.first_clients, n // 20), rng)
+        size = max(options.first_clients, n // 20)
+        looked, rows = part.important(log_density, 2 * size if wide else size, rng)
     log_weights, looked_weights = part.log_weights(log_density), looked.log_weights(log_density[rows])
     others = _promising(looked, atoms, log_density[rows], looked_weights, box, rng, effort, options)
     others = others if also is None else np.concatenate([also, others])
-    count = len(atoms) + len(others)
-    steps = int(effort * options.steps)
+    count, keep = len(atoms) + len(others), len(atoms)
+    if wide or looked is not part:
+        # First a few steps from everywhere, then the best go on: another few do not raise D by a tenth.
+        first = climb(
+            looked.likelihood,
+            others,
+            looked_weights,
+            steps=options.steps,
+            gain=tol,
+            box=box,
+            keep=0,
+            same=same,
+        )
+        others = first.points[distinct(first.points, first.scale, np.argsort(-first.gap), 2 * same)]
+        value = gap_and_one(part.likelihood, others, log_weights)
+        order = np.argsort(-value, kind="stable")[: 5 * options.climbed]
+        others = others[order[value[order] > 0.9]]
+    points = np.concatenate([atoms, others])
+    # Many steps, since along ridges they are short.
+    steps, gain = int(effort * options.steps), 0.02 * tol / effort
     if looked is part:
-        gain = 0.02 * tol / effort**2
-        points = np.concatenate([atoms, others])
-        return climb(
+        maxima = climb(
             part.likelihood,
             points,
             log_weights,
             steps=steps,
             gain=gain,
             box=box,
-            keep=len(atoms),
-            same=options.same,
+            keep=keep,
+            same=same,
         )
-    gain = 0.02 * tol
-    first = climb(
-        looked.likelihood, others, looked_weights, steps=steps, gain=tol, box=box, keep=0, same=options.same
-    )
-    others = first.points[distinct(first.points, first.scale, np.argsort(-first.gap), 2 * options.same)]
-    value = gap_and_one(part.likelihood, others, log_weights)
-    # A climb of a few steps more does not raise D by a tenth.
-    order = np.argsort(-value, kind="stable")[: 5 * options.climbed]
-    others = others[order[value[order] > 0.9]]
-    points = np.concatenate([atoms, others])
+        return maxima._replace(starts=count)
     maxima = _climbed_on_part(part, looked, points, log_weights, looked_weights, box, steps, gain)
     if wide:
-        # The correction is exact where a climb starts: the highest go on from where they have come to.
+        # The correction is exact only where a climb starts: the highest go on, on everyone.
         high = np.argsort(-maxima.gap, kind="stable")[: options.climbed]
-        points = maxima.points[high]
-        found = _climbed_on_part(part, looked, points, log_weights, looked_weights, box, steps, gain)
+        found = climb(
+            part.likelihood, maxima.points[high], log_weights, steps=options.steps, gain=gain, box=box
+        )
         maxima = maxima.updated(high, found)
     return maxima._replace(starts=count)
 

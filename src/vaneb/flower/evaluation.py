@@ -21,6 +21,7 @@ from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.starts import completed_estimates
 from vaneb.npmle.options import DEFAULT
 from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
@@ -173,7 +174,7 @@ def algorithm_1(
     """
     begun = None if steps is None else steps.last()
     if begun is None:
-        candidates = likelihood.starts()
+        candidates = completed_estimates(likelihood)
         atoms = candidates[covering_subset(candidates, DEFAULT.estimates, np.random.default_rng(seed))]
         matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
         weights = npmle_weights(matrix, tol=0.1 * tol).weights

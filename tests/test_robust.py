@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose
 from vaneb import VANEB, Posterior, Reports
 from vaneb.covariance import ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
-from vaneb.npmle.support import completed_estimates, pooled_estimate
+from vaneb.likelihood.starts import completed_estimates, pooled_estimate
 
 #: In standard errors; what is left is the solver's tolerance.
 BOUND = 0.1

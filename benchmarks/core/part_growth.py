@@ -1,11 +1,12 @@
 """Growth with the number of clients: fit and personalise 10^4, 10^5 and 10^6 of them.
 
-Five clusters like those of ``problems.five``.  Four cases:
+Five clusters like those of ``problems.five``, but for the last.  Five cases:
 
     diagonal-function        d = 10, V(t) = 0.5 + t^2 / 4 in each coordinate, n_k of 1 to 5
     full-function            d = 3, Poisson regression from covariate moments, n_k of 100 to 400
     full-function-outliers   the same, some of which may be off, as is the default
     diagonal-constant        d = 10, variances of 0.3 to 1.5 in each coordinate
+    full-constant            d = 2, colours and magnitudes along two curves and in a clump, errors correlated
 
 Every measurement has a process of its own; time is that of ``VANEB("discrete", outliers=0).fit(reports)``,
 to another tolerance with ``--tol``, and of the posterior means, after a warm-up on 500 clients.  Peak memory
@@ -79,11 +80,28 @@ def diagonal_constant(n_clients: int, rng: np.random.Generator):
     return Reports(estimates, covariance=variances), theta
 
 
+def full_constant(n_clients: int, rng: np.random.Generator):
+    from vaneb.reports import Reports
+
+    t, kind = rng.beta(2, 3, n_clients), rng.choice(3, n_clients, p=[0.7, 0.2, 0.1])
+    colour = np.where(kind == 0, 2 * t - 0.2, np.where(kind == 1, 0.9 + 0.8 * t**1.5, 1.05))
+    magnitude = np.where(kind == 0, 8 * t**0.8 - 1, np.where(kind == 1, 3.5 - 5 * t, 0.7))
+    theta = np.stack([colour, magnitude], axis=1)
+    theta += np.stack([0.04 * rng.standard_normal(n_clients), 0.12 * rng.standard_normal(n_clients)], axis=1)
+    small, large = rng.uniform(0.03, 0.2, n_clients), np.exp(rng.uniform(np.log(0.1), 0.0, n_clients))
+    covariance = np.empty((n_clients, 2, 2))
+    covariance[:, 0, 0], covariance[:, 1, 1] = small**2, large**2
+    covariance[:, 0, 1] = covariance[:, 1, 0] = rng.uniform(-0.7, 0.7, n_clients) * small * large
+    noise = np.linalg.cholesky(covariance) @ rng.standard_normal((n_clients, 2, 1))
+    return Reports(theta + noise[:, :, 0], covariance=covariance), theta
+
+
 CASES: dict[str, Callable] = {
     "diagonal-function": diagonal_function,
     "full-function": full_function,
     "full-function-outliers": full_function,
     "diagonal-constant": diagonal_constant,
+    "full-constant": full_constant,
 }
 
 
@@ -124,7 +142,6 @@ def measured(case: str, n_clients: int, tol: float) -> Row:
         "rounds": len(model.trace_),
         "gap": model.certificate_.gap,
         "reached": model.certificate_.reached,
-        "alone": model.certificate_.alone,
         "log_likelihood": model.log_likelihood_,
         "mse": float(((mean - theta) ** 2).sum(axis=1).mean()),
         "mse_raw": float(((reports.estimate - theta) ** 2).sum(axis=1).mean()),

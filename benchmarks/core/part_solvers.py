@@ -27,7 +27,7 @@ def run(options) -> Iterator[Row]:
     from vaneb import VANEB, Reports
     from vaneb.covariance import QuadraticVariance
     from vaneb.estimators import Local, Oracle
-    from vaneb.npmle.certificate import certify
+    from vaneb.npmle.search import certify
     from vaneb.prior import Prior
     from vaneb.study.prior_curves import FiveCurves
     from vaneb.study.scenarios import simulate

@@ -119,8 +119,8 @@ PARTS: dict[str, Part] = {
         "Growth",
         '`VANEB("discrete", outliers=0).fit(reports)` and posterior means, each size in its own process.'
         " *Times linear* is the time per client relative to the next smaller size. Aims: 1.2, and 3,072 MiB"
-        " at 10^6 clients. *Given up* is the average log-likelihood that the fit forgoes, knowingly, by not"
-        " giving an atom to a client that would have it to itself.",
+        " at 10^6 clients. *Given up*, before 18 November 2026: the average log-likelihood that the fit"
+        " forwent by not giving an atom to a client that would have it to itself; now it is given one.",
         ("case", "clients", "tol"),
         (
             Column("case", "case", text),

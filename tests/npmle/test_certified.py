@@ -10,11 +10,10 @@ from scipy.special import logsumexp
 from npmle_problems import correlated_problem, diagonal_problem, gaps_at
 from vaneb.covariance import ConstantDiagonal, ConstantFull, QuadraticVariance
 from vaneb.likelihood.gaussian import gaussian_likelihood
-from vaneb.likelihood.gaussian_function import FunctionGaussian
-from vaneb.npmle import certified as module
-from vaneb.npmle.certificate import certify
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, log_mixture
+from vaneb.npmle.options import Options
+from vaneb.npmle.search import certify
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 
 TOL = 1e-4
@@ -113,7 +112,7 @@ def test_the_trace_tells_the_story() -> None:
 
 
 def test_out_of_rounds_it_says_so() -> None:
-    fit = certified(diagonal_problem(100, 2, seed=4), tol=1e-12, max_rounds=1)
+    fit = certified(diagonal_problem(100, 2, seed=4), tol=1e-12, options=Options(rounds=1))
     assert not fit.certificate.reached
     assert fit.certificate.gap > 1e-12
 
@@ -289,48 +288,20 @@ def test_a_constant_covariance_given_as_a_function_is_the_constant() -> None:
     assert_allclose(means(normal, there), means(fixed, here), atol=1e-2)
 
 
-def test_a_slow_likelihood_claims_no_more_than_it_has() -> None:
-    """A general function gets few rounds and a narrow search; then it must not say that it arrived."""
-    fixed = diagonal_problem(30, 2, seed=14)
-    slow = FunctionGaussian(fixed.estimates, np.ones(30), ConstantDiagonal(fixed.base_precision))
-    assert not slow.cheap
-    best, found = certified(fixed, tol=1e-8), certified(slow, tol=1e-3)
-    lost = best.log_likelihood - found.log_likelihood
-    assert -1e-8 <= lost < 0.1
-    assert lost <= 1e-3 or not found.certificate.reached
-
-
-def test_a_slow_likelihood_shows_the_whole_gap_of_a_prior() -> None:
-    """Few climbs from the highest of many points are enough; where D is small, it is searched for."""
-    fixed = diagonal_problem(120, 2, seed=14)
-    slow = FunctionGaussian(fixed.estimates, np.ones(120), ConstantDiagonal(fixed.base_precision))
-    best = certified(fixed)
-    rng = np.random.default_rng(0)
-    atoms = np.stack(np.meshgrid(*2 * [np.linspace(-5, 5, 9)]), axis=-1).reshape(-1, 2)
-    weights = np.full(81, 1 / 81)
-    assert_allclose(
-        certify(slow, atoms, weights, rng).gap, certify(fixed, atoms, weights, rng).gap, rtol=1e-6
-    )
-    found = certify(slow, best.atoms, best.weights, rng)
-    assert found.reached
-    assert gaps_at(fixed, best, grid_around(fixed, 101)).max() <= found.bound + 1e-6
-
-
 def test_threads_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     likelihood = diagonal_problem(17_000, 1, seed=15, spread=0.5)
     found = []
     for count in ("1", "2"):
         monkeypatch.setenv("VANEB_THREADS", count)
-        found.append(certified(likelihood, tol=1e-2, effort=0.1, max_rounds=2))
+        found.append(certified(likelihood, tol=1e-2, options=Options(rounds=2, looked_at=40, climbed=4)))
     assert_array_equal(found[0].atoms, found[1].atoms)
     assert_array_equal(found[0].weights, found[1].weights)
 
 
-def test_many_clients_start_from_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients_start_from_some_of_them() -> None:
     likelihood = diagonal_problem(1500, 1, seed=16)
     whole = certified(likelihood)
-    monkeypatch.setattr(module.cert, "FIRST_LOOK", 300)
-    fit = certified(likelihood)
+    fit = certified(likelihood, options=Options(first_clients=150))
     assert fit.certificate.reached
     assert gaps_at(likelihood, fit, grid_around(likelihood, 1001)).max() <= fit.certificate.bound + 1e-6
     assert_allclose(fit.log_likelihood, whole.log_likelihood, atol=TOL)
@@ -340,6 +311,6 @@ def test_a_start_that_was_given_is_used() -> None:
     likelihood = diagonal_problem(60, 1, seed=17)
     first = certified(likelihood)
     again = certified(likelihood, start=(first.atoms, first.weights))
-    assert len(again.trace) <= 2
+    assert len(again.trace) <= 3
     assert again.certificate.reached
     assert again.log_likelihood >= first.log_likelihood - TOL

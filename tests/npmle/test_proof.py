@@ -7,11 +7,14 @@ import pytest
 
 import vaneb.npmle.certified as module
 from vaneb import VANEB, Reports
+from vaneb.likelihood.cells import cell_bounds
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.ascent import Maxima, client_log_weights
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import log_mixture
-from vaneb.npmle.proof import cell_bounds, prove
+from vaneb.npmle.options import Options
+from vaneb.npmle.proof import prove
+from vaneb.npmle.search import Part
 
 
 def problem(clients: int, dimension: int, seed: int, spread: float = 2.0) -> Likelihood:
@@ -71,16 +74,16 @@ def test_what_the_search_missed_is_mended(monkeypatch: pytest.MonkeyPatch) -> No
     """A search that looks at the atoms only would stop at a prior without the far group."""
     estimates = np.append(np.zeros(30), np.full(10, 40.0))[:, None]
     likelihood = Reports(estimates, standard_errors=np.ones((40, 1))).likelihood()
-    real = module.cert.search
+    real = module.search
 
-    def blind(likelihood: Likelihood, atoms: Array, *arguments: object, **options: object) -> Maxima:
-        found = real(likelihood, atoms, *arguments, **options)  # type: ignore[arg-type]
+    def blind(part: Part, atoms: Array, *arguments: object, **options: object) -> Maxima:
+        found = real(part, atoms, *arguments, **options)  # type: ignore[arg-type]
         if atoms.max() > 20:
             return found
         return Maxima(atoms, np.zeros(len(atoms)), found.scale[: len(atoms)], found.starts)
 
     start = (np.zeros((1, 1)), np.ones(1))
-    monkeypatch.setattr(module.cert, "search", blind)
+    monkeypatch.setattr(module, "search", blind)
     assert len(certified(likelihood, start=start).atoms) == 1
     mended = certified(likelihood, start=start, proof=True)
     np.testing.assert_allclose(np.sort(mended.atoms[:, 0]), [0, 40], atol=0.3)
@@ -96,10 +99,9 @@ def test_no_proof_is_claimed_where_none_is_known() -> None:
     )
 
 
-def test_too_many_cells_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vaneb.npmle.proof.MOST_PAIRS", 1e4)
+def test_too_many_cells_are_not_tried() -> None:
     likelihood = problem(200, 1, seed=5)
-    fit = certified(likelihood, proof=True)
+    fit = certified(likelihood, proof=True, options=Options(proof_pairs=1e4))
     assert fit.certificate.kind == "ascent"
     assert "proved" not in str(fit.certificate)
 

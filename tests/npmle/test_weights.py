@@ -125,37 +125,59 @@ def test_sparse_rows_take_the_sparse_hessian_and_the_same_optimum(sd: float) -> 
 def test_restricted_weights_solve_for_the_columns_they_keep() -> None:
     likelihood = normal_likelihood(300, 60, seed=17)
     active = np.array([50, 3, 17, 31, 8])
-    weights, density = restricted_weights(likelihood, active, np.full(5, 0.2), tol=1e-10, max_steps=100)
+    weights, density = restricted_weights(
+        likelihood, active, np.full(5, 0.2), np.full(300, 1 / 300), tol=1e-10, max_steps=100
+    )
     assert_allclose(density, likelihood[:, active] @ weights, rtol=1e-12)
-    gaps = gaps_of_columns(likelihood[:, active], density)
+    gaps = gaps_of_columns(likelihood[:, active], density, np.full(300, 1 / 300))
     assert_allclose(gaps[weights > 0], 0.0, atol=1e-9)
     # a column that fell to zero does not come back here, but the others have the weights that are best then
     kept = weights > 0
     assert_allclose(weights[kept], by_slsqp(likelihood[:, active[kept]]), atol=1e-4)
 
 
-def test_dense_and_sparse_newton_systems_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    likelihood = normal_likelihood(300, 400, seed=8, sd=0.02)
-    density = likelihood @ np.full(400, 1 / 400)
-    columns = module.Columns(likelihood, None)
-    sparse = module._newton_system(columns, density)
-    monkeypatch.setattr(module, "MANY_COLUMNS", 10**9)
-    dense = module._newton_system(columns, density)
-    assert_allclose(sparse[1], dense[1], rtol=1e-13)
-    assert_allclose(sparse[0], dense[0], rtol=1e-6, atol=1e-6 * dense[0].max())
+@pytest.mark.parametrize("sd", [0.02, 2.0])
+def test_newton_systems_are_what_they_say(sd: float) -> None:
+    """Precise clients take the loop over entries that matter, others the product."""
+    likelihood = normal_likelihood(300, 400, seed=8, sd=sd)
+    density, share = likelihood @ np.full(400, 1 / 400), np.arange(1.0, 301.0)
+    share /= share.sum()
+    hessian, total = module._newton_system(module.Columns(likelihood, None), density, share)
+    ratio = likelihood / density[:, None]
+    assert_allclose(total, share @ ratio, rtol=1e-12)
+    want = ratio.T @ (share[:, None] * ratio)
+    assert_allclose(hessian, want, rtol=1e-6, atol=1e-6 * want.max())
 
 
-def test_a_large_matrix_is_not_copied_and_has_the_same_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    likelihood = normal_likelihood(300, 200, seed=18, sd=0.3)
-    small = npmle_weights(likelihood, tol=1e-10)
-    monkeypatch.setattr(module, "LARGE", 0)
+def test_a_client_that_stands_for_two_is_two_clients() -> None:
+    likelihood = normal_likelihood(120, 40, seed=19)
+    counts = np.random.default_rng(0).integers(1, 4, 120)
+    share = counts / counts.sum()
+    here = npmle_weights(likelihood, tol=1e-10, share=share)
+    there = npmle_weights(np.repeat(likelihood, counts, axis=0), tol=1e-10)
+    assert_allclose(likelihood @ here.weights, likelihood @ there.weights, rtol=1e-6)
+    # and not what everyone counted once gives
+    assert (
+        np.abs(
+            likelihood @ npmle_weights(likelihood, tol=1e-10).weights / (likelihood @ here.weights) - 1
+        ).max()
+        > 1e-3
+    )
+
+
+def test_a_matrix_in_single_precision_is_not_copied_and_has_the_same_optimum() -> None:
+    double = normal_likelihood(300, 200, seed=18, sd=0.3)
+    small = npmle_weights(double, tol=1e-10)
+    likelihood = double.astype(np.float32)
     which = np.array([5, 3, 150])
     columns = module.Columns.of(likelihood, which)
     assert columns.matrix is likelihood
     assert columns.only(np.array([True, False, True])).matrix is likelihood
     assert_allclose(columns.times(np.array([1.0, 2.0, 3.0])), likelihood[:, which] @ [1.0, 2.0, 3.0])
-    large = npmle_weights(likelihood, tol=1e-10)
-    assert_allclose(likelihood @ large.weights, likelihood @ small.weights, rtol=1e-6)
+    large = npmle_weights(likelihood, tol=1e-5)
+    assert large.gap <= 1e-5
+    lost = np.log(double @ small.weights).mean() - np.log(double @ large.weights).mean()
+    assert -1e-9 <= lost <= 2e-5
 
 
 def test_columns_in_any_order() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from typing import ClassVar, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class _CallableCovariance(CovarianceFunction):
     gradient: Function | None
     clients: NDArray[np.intp]
     parameters: int
+    #: Called with many points at once: single pairs of client and point would cost a call each.
+    cheap: ClassVar[bool] = True
 
     @property
     def n_clients(self) -> int:

@@ -21,8 +21,9 @@ from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.pseudo_em import MOST_ATOMS
-from vaneb.npmle.support import completed_estimates, covering_subset
+from vaneb.likelihood.starts import completed_estimates
+from vaneb.npmle.options import DEFAULT
+from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.posterior import posterior
 from vaneb.prior import Prior
@@ -174,7 +175,7 @@ def algorithm_1(
     begun = None if steps is None else steps.last()
     if begun is None:
         candidates = completed_estimates(likelihood)
-        atoms = candidates[covering_subset(candidates, MOST_ATOMS, np.random.default_rng(seed))]
+        atoms = candidates[covering_subset(candidates, DEFAULT.estimates, np.random.default_rng(seed))]
         matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
         weights = npmle_weights(matrix, tol=0.1 * tol).weights
         begun = 0, atoms[weights > 0], weights[weights > 0]

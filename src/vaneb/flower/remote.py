@@ -20,12 +20,12 @@ from vaneb.flower.claims import check_array
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Ascent
+from vaneb.likelihood.seam import Array, Ascent, Clients
 from vaneb.sums import Sums
 
 
 @dataclass(frozen=True)
-class RemoteLikelihood:
+class RemoteLikelihood(Clients):
     """K clients behind a line, as a solver sees them.
 
     Parameters
@@ -39,11 +39,6 @@ class RemoteLikelihood:
     nodes: tuple[int, ...]
     names: tuple[str, ...]
     local: dict[int, Tree] = field(default_factory=dict)
-
-    @property
-    def cheap(self) -> bool:
-        """Never: a pair of client and atom is a message."""
-        return False
 
     is_gaussian: ClassVar[bool] = True
     is_report: ClassVar[bool] = True

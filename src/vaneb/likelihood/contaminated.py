@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
-from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Clients, Likelihood
 
 #: eps by default; from 0.02 to 0.1 little changes (benchmarks/study).
 OUTLIERS = 0.05
@@ -45,7 +45,7 @@ def with_outliers(likelihood: Likelihood, share: float) -> Likelihood:
 
 
 @dataclass(frozen=True)
-class ContaminatedGaussian:
+class ContaminatedGaussian(Clients):
     """K reports, each with its covariance function or, with probability ``share``, its own covariance.
 
     Parameters
@@ -61,10 +61,6 @@ class ContaminatedGaussian:
     usual: FunctionGaussian
     other: ConstantGaussian
     share: float
-
-    @property
-    def cheap(self) -> bool:
-        return self.usual.cheap
 
     @property
     def n_clients(self) -> int:

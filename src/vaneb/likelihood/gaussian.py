@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
-from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Clients, Likelihood
 from vaneb.semidefinite import log_pseudo_determinant
 
 LOG_2PI = float(np.log(2 * np.pi))
@@ -70,7 +70,7 @@ def mirror(lower: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class ConstantGaussian:
+class ConstantGaussian(Clients):
     """Gaussian reports whose precision does not depend on the atom.
 
     Parameters
@@ -82,7 +82,6 @@ class ConstantGaussian:
         the client's rows.
     """
 
-    cheap: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = True
     is_report: ClassVar[bool] = True
 
@@ -180,6 +179,25 @@ class ConstantGaussian:
 
     def local_precision(self) -> Array:
         return self.base_precision
+
+    def region(self, starts: Array) -> None:
+        """D falls off in all directions that anybody knows of.
+
+        And a maximum may lie outside the box of the estimates, where elongated likelihoods cross.
+        """
+
+    def bounds_in_cells(
+        self, log_weights: Array, centres: Array, halves: Array
+    ) -> tuple[Array, Array] | None:
+        """For diagonal precisions; see ``vaneb.likelihood.cells``."""
+        if self.base_precision.ndim == 3 or not (self.base_precision > 0).all():
+            return None
+        from vaneb.likelihood.cells import cell_bounds
+
+        heights, bounds = np.empty(len(centres)), np.empty(len(centres))
+        logs = self.constant + log_weights
+        cell_bounds(self.estimates, self.base_precision, logs, centres, halves, heights, bounds)
+        return heights, bounds
 
 
 def _transposed(atoms: Array) -> Array:

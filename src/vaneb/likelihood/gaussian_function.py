@@ -26,7 +26,7 @@ from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCo
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent
+from vaneb.likelihood.seam import Array, Ascent, Clients
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
 
 #: Doubles that a block of pairs may take.
@@ -36,7 +36,7 @@ SKIP = -28.0
 
 
 @dataclass(frozen=True)
-class FunctionGaussian:
+class FunctionGaussian(Clients):
     """K Gaussian reports with covariance Sigma_k(theta) / n_k.
 
     Parameters
@@ -52,10 +52,6 @@ class FunctionGaussian:
     estimates: Array
     n: Array
     covariance: CovarianceFunction
-
-    @property
-    def cheap(self) -> bool:
-        return self.covariance.cheap
 
     @property
     def n_clients(self) -> int:
@@ -133,7 +129,7 @@ class FunctionGaussian:
         return self._ascent(atoms, lambda rows, _: log_weights[rows], frozen, curvature)
 
     def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
-        """``seam.OnePass``: here a precision at an atom is what costs."""
+        """In one pass, where others take two: here a precision at an atom is what costs."""
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
         density = np.empty(self.n_clients)
 
@@ -157,7 +153,8 @@ class FunctionGaussian:
             for some in blocks(len(clients), BLOCK // self.dimension**3):
                 own, atom, share = self.take(clients[some]), pairs.atom[some], np.exp(pairs.log_share[some])
                 points = atoms[atom][:, None, :]
-                scores = own._score(points, own._precision(points)[:, 0], frozen)
+                gradient = None if frozen else own.covariance.precision_gradient(points)[:, 0]
+                scores = own._score(points, own._precision(points)[:, 0], gradient)
                 total = total.plus(_sums_of_pairs(atom, share, *scores, len(atoms), curvature))
         return total
 
@@ -181,25 +178,30 @@ class FunctionGaussian:
             log_share += weigh(clients[rows], log_share.T)[:, None]
             client, atom = np.nonzero(log_share > floor)
             share = np.exp(log_share[client, atom])
+            # Of all pairs, since a user's function takes many points of a client in one call.
+            gradient = None if frozen else block.covariance.precision_gradient(atoms[None])[client, atom]
             score, expected = block.take(client)._score(
-                atoms[atom][:, None, :], precision[client, atom], frozen
+                atoms[atom][:, None, :], precision[client, atom], gradient
             )
             sums = _sums_of_pairs(atom, share, score, expected, m, curvature)
             total = sums if total is None else total.plus(sums)
         assert total is not None
         return total
 
-    def _score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
-        """Score and expected information of each client at its own point (K, 1, d), its precision there."""
-        score = self._diagonal_score if self._diagonal else self._full_score
-        return score(points, precision, frozen)
+    def _score(self, points: Array, precision: Array, gradient: Array | None) -> tuple[Array, Array]:
+        """Score and expected information of each client at its own point (K, 1, d).
 
-    def _diagonal_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
+        ``precision`` there, and the ``gradient`` of the unit precision; frozen without it.
+        """
+        score = self._diagonal_score if self._diagonal else self._full_score
+        return score(points, precision, gradient)
+
+    def _diagonal_score(self, points: Array, precision: Array, gradient: Array | None) -> tuple[Array, Array]:
         difference = self.estimates - points[:, 0]
         score = precision * difference
-        if frozen:
+        if gradient is None:
             return score, precision
-        gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None]
+        gradient = gradient * self.n[:, None, None]
         # of the logarithms of the variances
         slope = -gradient / np.where(precision > 0, precision, 1.0)[:, :, None]
         score = score + 0.5 * np.einsum("ki,kil->kl", precision * difference**2 - 1, slope)
@@ -207,12 +209,12 @@ class FunctionGaussian:
         expected += precision[:, :, None] * np.eye(self.dimension)
         return score, expected
 
-    def _full_score(self, points: Array, precision: Array, frozen: bool) -> tuple[Array, Array]:
+    def _full_score(self, points: Array, precision: Array, gradient: Array | None) -> tuple[Array, Array]:
         difference = self.estimates - points[:, 0]
         weighted = np.einsum("kil,kl->ki", precision, difference)
-        if frozen:
+        if gradient is None:
             return weighted, precision
-        gradient = self.covariance.precision_gradient(points)[:, 0] * self.n[:, None, None, None]
+        gradient = gradient * self.n[:, None, None, None]
         relative = np.einsum("kia,kacl->kicl", generalised_inverse(precision), gradient)
         score = (
             weighted

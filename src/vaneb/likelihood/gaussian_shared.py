@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent
+from vaneb.likelihood.seam import Array, Ascent, Clients
 
 
 @dataclass(frozen=True)
-class SharedGaussian:
+class SharedGaussian(Clients):
     """K reports (K, d) with sample sizes (K,) and one variance function."""
 
-    cheap: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
     is_report: ClassVar[bool] = True
 

@@ -10,15 +10,20 @@ Letters: K clients, m atoms, d parameters; l_k(a) the log-likelihood of atom a f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vaneb.blocks import map_blocks
+from vaneb.semidefinite import standard_errors
 
 if TYPE_CHECKING:
     from vaneb.likelihood.gaussian import ConstantGaussian
 
 Array = NDArray[np.float64]
+#: Two opposite corners, (d,) each.
+Box = tuple[Array, Array]
 
 
 class Ascent(NamedTuple):
@@ -56,22 +61,8 @@ def as_matrices(information: Array) -> Array:
     return information[:, :, None] * np.eye(information.shape[1])
 
 
-class Components(NamedTuple):
-    """Posterior of theta_k given that client k came from component j, as ``vaneb.flower.remote`` has it."""
-
-    mean: Array
-    """Shape (K or 1, m, d)."""
-    covariance: Array
-    """Shape (K or 1, m or 1, d, d); zero when the prior is discrete."""
-
-
 class Likelihood(Protocol):
     """K clients, as a solver sees them."""
-
-    @property
-    def cheap(self) -> bool:
-        """Whether a pair of client and atom is a matter of nanoseconds; solvers look less widely if not."""
-        ...
 
     @property
     def is_gaussian(self) -> bool:
@@ -134,12 +125,63 @@ class Likelihood(Protocol):
         """
         ...
 
+    def starts(self) -> Array:
+        """One point for each client, (K, d), from which to look for the atom that it would like best."""
+        ...
 
-@runtime_checkable
-class OnePass(Protocol):
-    """A likelihood that makes the sums of an EM step in one pass over its clients, where others take two."""
+    def region(self, starts: Array) -> Box | None:
+        """The box that atoms may not leave, ``None`` where they may go everywhere."""
+        ...
+
+    def bounds_in_cells(
+        self, log_weights: Array, centres: Array, halves: Array
+    ) -> tuple[Array, Array] | None:
+        """sum_k exp(log_weight_k + l_k) at the centres (c, d) of boxes with half sides (c, d), and
+        numbers that it exceeds nowhere in them; ``None`` where no bound is known."""
+        ...
 
     def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
         """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), and the frozen ``ascent`` without curvature
         for log_weights = -log K - log f_k: r_kj times the atom's weight is k's responsibility over K."""
         ...
+
+
+class Clients:
+    """What a likelihood answers, unless it knows better."""
+
+    def starts(self: Likelihood) -> Array:
+        """Its own estimate, completed where it knows nothing."""
+        from vaneb.likelihood.starts import completed_estimates
+
+        return completed_estimates(self)
+
+    def region(self: Likelihood, starts: Array) -> Box | None:
+        """Six standard errors around the starts: a variance function moves maxima by a few.
+
+        Farther out it may make D large where no client is informative.
+        """
+        margin = 6 * standard_errors(self.local_precision())
+        return (starts - margin).min(axis=0), (starts + margin).max(axis=0)
+
+    def bounds_in_cells(
+        self, log_weights: Array, centres: Array, halves: Array
+    ) -> tuple[Array, Array] | None:
+        return None
+
+    def expectation(self: Likelihood, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        density = log_mixture(self, atoms, log_prior)
+        over = -np.log(self.n_clients) - density
+        return density, self.ascent(atoms, over, frozen=True, curvature=False)
+
+
+def log_mixture(likelihood: Likelihood, atoms: Array, log_prior: Array) -> Array:
+    """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), block by block."""
+
+    def block(rows: slice) -> Array:
+        terms = likelihood.take(rows).log_likelihood(atoms)
+        terms += log_prior
+        top = terms.max(axis=1)
+        terms -= top[:, None]
+        return np.log(np.exp(terms, out=terms).sum(axis=1)) + top
+
+    return np.concatenate(list(map_blocks(block, likelihood.n_clients)))

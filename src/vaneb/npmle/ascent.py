@@ -20,24 +20,9 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import sum_blocks
 from vaneb.likelihood.seam import Array, Ascent, Likelihood, as_matrices
+from vaneb.npmle.options import DEFAULT
 from vaneb.npmle.support import distinct, squared_lengths
 from vaneb.semidefinite import solve_ridged, unit_diagonal
-
-#: Added to the unit diagonal of the information: where nobody knows anything, nothing moves.
-RIDGE = 1e-10
-
-
-#: Climbs this close, in local standard errors, after so many steps go on as one, where a step costs more than
-#: comparing them.
-TOGETHER, COMPARED_AFTER, MANY_CLIENTS = 0.05, (4, 8, 16, 32), 1_000
-#: A curvature below this share of the information counts as this much.
-FLAT = 0.005
-#: Dimensions up to which curvatures are used.
-FEW_ENOUGH = 40
-#: Local standard errors that a step may take, if the EM step is not longer.
-REACH = 3.0
-#: Local standard errors around its start that a climb on a part of the clients may go.
-LEASH = 1.0
 
 
 class Rest(NamedTuple):
@@ -79,11 +64,11 @@ class Rest(NamedTuple):
         return Ascent(sums.value + value, sums.gradient + slope, outer, sums.information)
 
     def kept_near(self, points: Array, rows: NDArray[np.intp]) -> Array:
-        """``points``, drawn towards the origin where they are too far from it."""
+        """``points``, drawn towards the origin where they are more than a local standard error from it."""
         away = points - self.origin[rows]
         # Along a direction that nobody knows anything of, rounding may leave a square below zero.
         length = np.sqrt(np.maximum(squared_lengths(away, self.scale[rows]), 0.0))
-        return self.origin[rows] + away * (LEASH / np.maximum(length, LEASH))[:, None]
+        return self.origin[rows] + away * (1 / np.maximum(length, 1.0))[:, None]
 
 
 class Maxima(NamedTuple):
@@ -99,6 +84,19 @@ class Maxima(NamedTuple):
     """Points that were climbed from."""
     within: tuple[Array, Array] | None = None
     """Corners of the box that they could not leave."""
+
+    def updated(self, rows: NDArray[np.intp], other: Maxima) -> Maxima:
+        """With some of them in the place that ``other`` has found for them, where that is higher."""
+        points, gap, scale = self.points.copy(), self.gap.copy(), self.scale.copy()
+        higher = other.gap > gap[rows]
+        rows = rows[higher]
+        points[rows], gap[rows], scale[rows] = other.points[higher], other.gap[higher], other.scale[higher]
+        return self._replace(points=points, gap=gap, scale=scale)
+
+
+def uses_curvature(points: Array) -> bool:
+    """Whether climbs from points (m, d) use curvatures, which in many dimensions cost more than they save."""
+    return points.shape[1] <= 40
 
 
 def client_log_weights(log_density: Array) -> Array:
@@ -127,15 +125,16 @@ def climb(
     box: tuple[Array, Array] | None = None,
     keep: int | None = None,
     rest: Rest | None = None,
+    same: float = DEFAULT.same,
 ) -> Maxima:
     """Climb from ``starts`` (m, d) until the next step promises to raise D by less than ``gain``.
 
     ``box``: corners (d,), (d,) of the box that points may not leave.  ``keep``: the first so many climbs, or
-    all, have a result of their own; others end where they meet another one.  ``rest``: of the clients that
-    are not in ``likelihood``.
+    all, have a result of their own; others end where they come within 2 ``same`` local standard errors of
+    another one.  ``rest``: of the clients that are not in ``likelihood``.
     """
     points = np.array(starts, dtype=float)
-    curvature = points.shape[1] <= FEW_ENOUGH
+    curvature = uses_curvature(points)
 
     def sums_at(where: Array, rows: NDArray[np.intp]) -> Ascent:
         own = likelihood.ascent(where, log_weights, curvature=curvature)
@@ -149,8 +148,8 @@ def climb(
     cautious = np.zeros(len(points), dtype=bool)
     alone = np.ones(len(points), dtype=bool)
     for taken in range(steps):
-        if keep is not None and taken in COMPARED_AFTER and likelihood.n_clients >= MANY_CLIENTS:
-            alone = _alone(points, average_information(sums), gap, alone, keep)
+        if keep is not None and taken >= 4 and taken.bit_count() == 1:
+            alone = _alone(points, average_information(sums), gap, alone, keep, 2 * same)
             done |= ~alone
         live = np.flatnonzero(~done)
         move = _direction(_rows(sums, live), cautious[live])
@@ -184,12 +183,14 @@ def climb(
     return Maxima(points[alone], gap[alone], scale[alone], len(points), box)
 
 
-def _alone(points: Array, scale: Array, gap: Array, among: NDArray[np.bool_], keep: int) -> NDArray[np.bool_]:
+def _alone(
+    points: Array, scale: Array, gap: Array, among: NDArray[np.bool_], keep: int, radius: float
+) -> NDArray[np.bool_]:
     """Which of the climbs ``among`` go on: the first ``keep``, and the highest of those standing together."""
     rest = np.flatnonzero(among[keep:]) + keep
     order = np.concatenate([np.arange(keep), rest[np.argsort(-gap[rest], kind="stable")]])
     alone = np.zeros(len(points), dtype=bool)
-    alone[distinct(points, scale, order, TOGETHER, always=keep)] = True
+    alone[distinct(points, scale, order, radius, always=keep)] = True
     return alone
 
 
@@ -209,17 +210,21 @@ def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     if sums.outer is None:
         return _em_steps(sums)
     unit, scale = unit_diagonal(as_matrices(sums.information))
-    unit = unit + RIDGE * np.eye(unit.shape[1])
+    values, vectors = np.linalg.eigh(unit)
     # In units in which the information is the identity: curvatures <= 1, far below zero far from all maxima.
-    whitening = np.linalg.inv(np.linalg.cholesky(unit)) / scale[:, None, :]
+    # Where nobody knows anything, nothing moves; and rounding may leave a value below zero.
+    whitening = (
+        np.swapaxes(vectors / np.sqrt(np.maximum(values, 1e-10))[:, None, :], 1, 2) / scale[:, None, :]
+    )
     gradient = whitening @ sums.gradient[:, :, None]
     spread = whitening @ sums.outer @ np.swapaxes(whitening, 1, 2)
     curvature, axes = np.linalg.eigh(np.eye(unit.shape[1]) - spread)
     step = np.swapaxes(axes, 1, 2) @ gradient
-    step = axes @ (step / np.clip(np.abs(curvature), FLAT, 1.0)[:, :, None])
-    # Lengths in standard errors of the average client that matters here.
+    # Hardly any curvature counts as a little.
+    step = axes @ (step / np.clip(np.abs(curvature), 0.005, 1.0)[:, :, None])
+    # No longer than three standard errors of the average client that matters here, or than the EM step.
     unit_length = np.sqrt(np.maximum(sums.value, 1e-300))
-    longest = np.maximum(REACH * unit_length, np.linalg.norm(gradient[:, :, 0], axis=1))
+    longest = np.maximum(3 * unit_length, np.linalg.norm(gradient[:, :, 0], axis=1))
     length = np.linalg.norm(step[:, :, 0], axis=1)
     step *= (longest / np.maximum(length, longest))[:, None, None]
     step = np.where(cautious[:, None, None], gradient, step)
@@ -230,4 +235,4 @@ def _em_steps(sums: Ascent) -> Array:
     """information^{-1} gradient, (m, d)."""
     if sums.information.ndim == 2:
         return np.where(sums.information > 0, sums.gradient / np.maximum(sums.information, 1e-300), 0.0)
-    return solve_ridged(sums.information, sums.gradient, RIDGE)
+    return solve_ridged(sums.information, sums.gradient, 1e-10)

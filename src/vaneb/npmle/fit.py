@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.blocks import map_blocks
+from vaneb.likelihood import seam
 from vaneb.likelihood.seam import Array, Likelihood
 
 #: Called with (what is being done, steps done, steps expected).
@@ -42,8 +42,6 @@ class Certificate:
         besides a bound over the whole space was computed.
     tolerance : what was asked for.
     starts : points that were climbed from.
-    alone : average log-likelihood given up by not giving an atom to clients that would have it to themselves;
-        zero in few dimensions, where they get one.  See ``vaneb.npmle.certificate.guarded``.
     within : corners (d,), (d,) of the box that was searched, or ``None`` for all of space.  A covariance
         function, or a likelihood that rises for ever, may make D large where no client is informative; atoms
         are kept out of there, and the certificate does not speak of it.
@@ -55,7 +53,6 @@ class Certificate:
     kind: str
     tolerance: float
     starts: int
-    alone: float = 0.0
     within: tuple[Array, Array] | None = None
     proved: float | None = None
 
@@ -65,8 +62,8 @@ class Certificate:
 
     @property
     def bound(self) -> float:
-        """Bound on the average log-likelihood still to be had: ``proved``, or else max(gap, 0) + alone."""
-        return max(self.gap if self.proved is None else self.proved, 0.0) + self.alone
+        """Bound on the average log-likelihood still to be had: ``proved``, or else the gap."""
+        return max(self.gap if self.proved is None else self.proved, 0.0)
 
     def with_proof(self, bound: float, value: float, place: Array) -> Certificate:
         """Together with a bound of D, infinite if there is none, and its value at one more place."""
@@ -104,14 +101,5 @@ def log_prior(weights: Array) -> Array:
 
 
 def log_mixture(likelihood: Likelihood, atoms: Array, weights: Array) -> Array:
-    """log f_k = log sum_j w_j p_k(a_j), (K,), block by block."""
-    log_weights = log_prior(weights)
-
-    def block(rows: slice) -> Array:
-        terms = likelihood.take(rows).log_likelihood(atoms)
-        terms += log_weights
-        top = terms.max(axis=1)
-        terms -= top[:, None]
-        return np.log(np.exp(terms, out=terms).sum(axis=1)) + top
-
-    return np.concatenate(list(map_blocks(block, likelihood.n_clients)))
+    """log f_k = log sum_j w_j p_k(a_j), (K,)."""
+    return seam.log_mixture(likelihood, atoms, log_prior(weights))

@@ -7,20 +7,20 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def sparse_gram(columns, inverse_density, smallest, gram, total):
-    """Add B'B to ``gram`` (m, m), lower triangle, and B'1 to ``total`` (m,) for B_kj = L_kj / f_k.
+def sparse_gram(columns, scale, root, gram, total):
+    """Add B'B to ``gram`` (m, m), lower triangle, and B'r to ``total`` (m,) for B_kj = L_kj c_k.
 
-    ``columns`` is L (K, m), ``inverse_density`` 1 / f (K,).  Entries of B up to ``smallest`` are left out of
+    ``columns`` is L (K, m), ``scale`` c (K,), ``root`` r (K,).  Entries of B up to 1e-9 r_k are left out of
     B'B only.
     """
     n_rows, m = columns.shape
     where, value = np.empty(m, dtype=np.int64), np.empty(m)
     for k in range(n_rows):
-        row, scale = columns[k], inverse_density[k]
+        row, factor_k, smallest = columns[k], scale[k], 1e-9 * root[k]
         count = 0
         for j in range(m):
-            entry = row[j] * scale
-            total[j] += entry
+            entry = row[j] * factor_k
+            total[j] += entry * root[k]
             if entry > smallest:
                 where[count], value[count] = j, entry
                 count += 1

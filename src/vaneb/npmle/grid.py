@@ -14,26 +14,23 @@ import numpy as np
 
 from vaneb.errors import InvalidOption
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Step
-from vaneb.npmle.starts import starting_points
+from vaneb.npmle.search import certify
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import standard_errors
 
-#: Points that a grid may have.
-MOST_POINTS = 20_000
 
-
-def ridgeline_grid(likelihood: Likelihood, spacing: float = 0.5, most: int = MOST_POINTS) -> Array:
+def ridgeline_grid(likelihood: Likelihood, spacing: float = 0.5, most: int = 20_000) -> Array:
     """Corners of the cubes that cover the neighbourhood of the estimates, (m, d).
 
     Parameters
     ----------
+    most : points that the grid may have.
     spacing : side of a cube in units of the clients' median standard error, coordinate by coordinate.
     """
     if not 0 < spacing < np.inf:
         raise InvalidOption(f"the grid's spacing must be a positive number, not {spacing}")
-    estimates, precision = starting_points(likelihood), likelihood.local_precision()
+    estimates, precision = likelihood.starts(), likelihood.local_precision()
     diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
     typical = np.median(diagonal, axis=0)
     step = spacing / np.sqrt(np.where(typical > 0, typical, 1.0))

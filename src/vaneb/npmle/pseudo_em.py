@@ -18,17 +18,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Ascent, Likelihood, OnePass
+from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.ascent import client_log_weights, climb
-from vaneb.npmle.certificate import certify
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture, log_prior
-from vaneb.npmle.starts import starting_points
+from vaneb.npmle.options import DEFAULT, Options
+from vaneb.npmle.search import certify
 from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import solve_ridged
-
-#: Estimates taken as first atoms, where there are more clients.
-MOST_ATOMS = 5_000
 
 
 def pseudo_em(
@@ -37,21 +34,13 @@ def pseudo_em(
     """``iterations`` steps of pseudo-EM from given atoms (m, d) and weights (m,)."""
     trace = []
     for _ in range(iterations):
-        density, sums = _expectation(likelihood, atoms, weights)
+        density, sums = likelihood.expectation(atoms, log_prior(weights))
         trace.append(Step(float(density.mean()), len(atoms), float("nan")))
         atoms = atoms + solve_information(sums.information, sums.gradient)
         # sum_k r_kj / K = w_j sum_k p_k(a_j) / (K f_k)
         weights = weights * sums.value
         weights = weights / weights.sum()
     return atoms, weights, tuple(trace)
-
-
-def _expectation(likelihood: Likelihood, atoms: Array, weights: Array) -> tuple[Array, Ascent]:
-    """log f_k, (K,), and sum_k r_kj / w_j times what moves an atom."""
-    if isinstance(likelihood, OnePass):
-        return likelihood.expectation(atoms, log_prior(weights))
-    density = log_mixture(likelihood, atoms, weights)
-    return density, likelihood.ascent(atoms, client_log_weights(density), frozen=True, curvature=False)
 
 
 def solve_information(information: Array, gradient: Array) -> Array:
@@ -68,14 +57,15 @@ def algorithm_1(
     tol: float = 1e-4,
     rng: np.random.Generator | None = None,
     progress: Progress | None = None,
+    options: Options = DEFAULT,
 ) -> Fit:
     """Algorithm 1 as the paper has it, from the estimates of all clients (a covering subset of very many).
 
     Atoms whose NPMLE weight is zero can never come back under pseudo-EM and are dropped at once.
     """
     rng = np.random.default_rng(0) if rng is None else rng
-    candidates = starting_points(likelihood)
-    atoms = candidates[covering_subset(candidates, MOST_ATOMS, rng)]
+    candidates = likelihood.starts()
+    atoms = candidates[covering_subset(candidates, options.estimates, rng)]
     if progress is not None:
         progress("weights over the estimates", 1, 3)
     matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
@@ -85,7 +75,7 @@ def algorithm_1(
         progress("pseudo-EM", 2, 3)
     atoms, weights, trace = pseudo_em(likelihood, atoms[keep], weights[keep], iterations)
     density = log_mixture(likelihood, atoms, weights)
-    certificate = certify(likelihood, atoms, weights, rng, tol=tol, candidates=candidates, doubtful=True)
+    certificate = certify(likelihood, atoms, weights, rng, tol=tol, options=options)
     last = Step(float(density.mean()), len(atoms), certificate.gap)
     return Fit(atoms, weights, certificate, (*trace, last), float(density.mean()))
 

@@ -1,4 +1,4 @@
-"""Where atoms may start: the clients' own estimates, a covering subset of them, and clean-up of atoms."""
+"""Where atoms may start: where clients agree, a covering subset of them; and clean-up of atoms."""
 
 from __future__ import annotations
 
@@ -7,48 +7,8 @@ from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
-from vaneb.semidefinite import generalised_inverse, has_full_rank, solve_ridged, unknown_part
+from vaneb.semidefinite import generalised_inverse, solve_ridged
 from vaneb.validation import LARGEST
-
-#: Clients, at most, that the pooled estimate is taken from.
-POOLED = 10_000
-
-
-def completed_estimates(likelihood: Likelihood) -> Array:
-    """Each client's estimate, (K, d), with the pooled one in directions that the client knows nothing of."""
-    estimates, precision = likelihood.local_estimates(), likelihood.local_precision()
-    if has_full_rank(precision):
-        return estimates
-    some = np.unique(np.linspace(0, len(estimates) - 1, POOLED).astype(np.intp))
-    return estimates + unknown_part(precision, pooled_estimate(estimates[some], precision[some]) - estimates)
-
-
-def pooled_estimate(estimates: Array, precision: Array, rounds: int = 100) -> Array:
-    """The point c, (d,), that minimises sum_k sqrt(1 + e_k' P_k e_k), e_k = theta_hat_k - c.
-
-    A median of what clients know, for precisions (K, d) or (K, d, d).  P_k is capped at the typical
-    precision, so that neither a client far away nor one with absurd precision pulls harder than others.
-    Found by repeating c <- (sum w_k P_k)^{-1} sum w_k P_k theta_hat_k with w_k = 1 / sqrt(1 + e_k' P_k e_k).
-    """
-    diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
-    typical = np.array(
-        [np.median(column[column > 0]) if (column > 0).any() else 1.0 for column in diagonal.T]
-    )
-    share = np.minimum(1.0, typical / np.maximum(diagonal, 1e-300)).min(axis=1)
-    precision = precision * share.reshape(-1, *[1] * (precision.ndim - 1))
-    centre, weight = np.zeros(estimates.shape[1]), np.ones(len(estimates))
-    for done in range(rounds):
-        away = estimates - centre
-        pull = precision * away if precision.ndim == 2 else np.einsum("kij,kj->ki", precision, away)
-        if done > 0:
-            weight = 1 / np.sqrt(1 + (pull * away).sum(axis=1))
-        total = np.tensordot(weight, precision, axes=1)
-        matrix = np.diag(total) if precision.ndim == 2 else total
-        step = solve_ridged(matrix[None], (weight @ pull)[None], 1e-12)[0]
-        centre = centre + step
-        if step @ matrix @ step <= 1e-12 * weight.sum():
-            break
-    return centre
 
 
 def crossings(

@@ -2,18 +2,20 @@
 
 Given the likelihoods L (K, m), the weights solve
 
-    maximise  (1/K) sum_k log (L w)_k   over the simplex.
+    maximise  sum_k s_k log (L w)_k   over the simplex,
+
+s_k the share of the whole that client k stands for: 1/K, where no others are given.
 
 The optimum has few non-zero weights (tens, among thousands of columns), so the work is kept to an
 *active* set of columns.  Columns enter where the gap
 
-    D_j = (1/K) sum_k L_kj / (L w)_k - 1
+    D_j = sum_k s_k L_kj / (L w)_k - 1
 
 is largest; on the active ones Newton steps are taken, each a small non-negative quadratic programme;
 columns that fall to zero leave.  ``max_j D_j`` bounds how far the average log-likelihood is from its
 maximum over these columns, so the stopping rule is a certificate, not a guess.
 
-The simplex constraint is traded for a penalty: maximising mean log(L w) - sum(w) over w >= 0 has the
+The simplex constraint is traded for a penalty: maximising sum_k s_k log(L w)_k - sum(w) over w >= 0 has the
 same solution, since scaling w shows that the weights of a maximiser sum to one.
 """
 
@@ -26,23 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from vaneb.blocks import blocks, map_blocks, sum_blocks
+from vaneb.blocks import BLOCK_CLIENTS, blocks, map_blocks, sum_blocks
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.npmle.options import DEFAULT, Options
 
-#: Columns that may enter at once, or this share of the active ones.  More means fewer passes over L, but
-#: larger quadratic programmes.
-ENTER, ENTER_SHARE = 60, 0.25
-#: Rows of L taken at a time.
-ROWS = 16384
-#: Entries from which on a matrix is kept in single precision.
-LARGE = 20_000_000
-#: Columns from which on it pays to look for sparsity, clients that are looked at, and the share of entries
-#: that matter up to which it pays to use it.
-MANY_COLUMNS, JUDGED, SPARSE = 150, 300, 0.15
-#: Entries of L / f up to here change Newton's step in the ninth digit; they are left out of a sparse Hessian.
-SMALLEST = 1e-9
-#: Exchanges after which a better point than the one before is good enough for a Newton step.
-ENOUGH_EXCHANGES = 10
+#: Below every density that matters, above zero.
 TINY = 1e-300
 
 
@@ -68,16 +58,19 @@ def scaled_likelihood(log_likelihood: Array) -> tuple[Array, Array]:
     return log_likelihood, top
 
 
-def likelihood_matrix(likelihood: Likelihood, atoms: Array) -> tuple[Array, Array]:
+def likelihood_matrix(
+    likelihood: Likelihood, atoms: Array, options: Options = DEFAULT
+) -> tuple[Array, Array]:
     """``scaled_likelihood`` of clients and atoms, (K, m), made block by block.
 
     A large one is kept in single precision, seven digits an entry; sums over clients are taken in double.
     """
     n_clients, m = likelihood.n_clients, len(atoms)
-    matrix = np.empty((n_clients, m), dtype=np.float32 if n_clients * m > LARGE else np.float64)
+    large = n_clients * m > options.double_entries
+    matrix = np.empty((n_clients, m), dtype=np.float32 if large else np.float64)
     top = np.empty(n_clients)
 
-    for rows in blocks(n_clients, 8 * ROWS):
+    for rows in blocks(n_clients, 4 * BLOCK_CLIENTS):
         matrix[rows], top[rows] = scaled_likelihood(likelihood.take(rows).log_likelihood(atoms))
     return matrix, top  # type: ignore[return-value]
 
@@ -87,6 +80,7 @@ def npmle_weights(
     *,
     tol: float = 1e-8,
     start: Array | None = None,
+    share: Array | None = None,
     max_passes: int = 200,
 ) -> Weights:
     """Optimal weights over the columns of ``likelihood``.
@@ -99,34 +93,38 @@ def npmle_weights(
         Stop when max_j D_j is below.
     start : (m,), optional
         Weights to start from.
+    share : (K,), optional
+        What share of the whole each client stands for; sums to one.
     """
+    share = np.full(len(likelihood), 1 / len(likelihood)) if share is None else share
     if start is not None and start.sum() > 0:
         active = np.flatnonzero(start > 0)
         weights = start[active] / start.sum()
     else:
-        active, weights = _first_columns(likelihood)
+        active, weights = _first_columns(likelihood, share)
     gap = np.inf
     passes = 0
     while passes < max_passes:
         passes += 1
         # While the active set is still wrong there is no point in solving for it to the last digit.
         inner_tol = max(0.3 * tol, min(1e-2, 0.03 * gap))
-        weights, density = restricted_weights(likelihood, active, weights, tol=inner_tol)
-        gaps = gaps_of_columns(likelihood, density)
+        weights, density = restricted_weights(likelihood, active, weights, share, tol=inner_tol)
+        gaps = gaps_of_columns(likelihood, density, share)
         gap = float(gaps.max())
         if gap <= tol:
             break
         keep = weights > 0
         active, weights = active[keep], weights[keep]
-        entering = _largest(gaps, max(ENTER, int(ENTER_SHARE * len(active))), tol)
+        # More at once mean fewer passes over L, but larger quadratic programmes.
+        entering = _largest(gaps, max(60, len(active) // 4), tol)
         entering = entering[~np.isin(entering, active)]
         if len(entering) == 0:
             if inner_tol <= 0.3 * tol:  # only rounding is left
                 break
             continue
-        share = _entering_share(density, likelihood[:, entering].mean(axis=1))
+        epsilon = _entering_share(density, likelihood[:, entering].mean(axis=1), share)
         active = np.concatenate([active, entering])
-        weights = np.concatenate([weights * (1 - share), np.full(len(entering), share / len(entering))])
+        weights = np.concatenate([weights * (1 - epsilon), np.full(len(entering), epsilon / len(entering))])
     out = np.zeros(likelihood.shape[1])
     out[active] = weights
     return Weights(out, gap, passes)
@@ -134,7 +132,7 @@ def npmle_weights(
 
 def product(likelihood: Array, vector: Array) -> Array:
     """L v, (K,), in double precision whatever L is kept in."""
-    return np.concatenate(list(map_blocks(lambda rows: likelihood[rows] @ vector, len(likelihood), ROWS)))
+    return np.concatenate(list(map_blocks(lambda rows: likelihood[rows] @ vector, len(likelihood))))
 
 
 def mixture(likelihood: Array, weights: Array) -> Array:
@@ -142,18 +140,18 @@ def mixture(likelihood: Array, weights: Array) -> Array:
     return np.maximum(product(likelihood, weights), TINY)
 
 
-def gaps_of_columns(likelihood: Array, density: Array) -> Array:
-    """D_j = (1/K) sum_k L_kj / f_k - 1, (m,)."""
-    inverse = 1 / density
-    (total,) = sum_blocks(lambda rows: (inverse[rows] @ likelihood[rows],), len(likelihood), ROWS)
-    return total / len(likelihood) - 1
+def gaps_of_columns(likelihood: Array, density: Array, share: Array) -> Array:
+    """D_j = sum_k s_k L_kj / f_k - 1, (m,)."""
+    ratio = share / density
+    (total,) = sum_blocks(lambda rows: (ratio[rows] @ likelihood[rows],), len(likelihood))
+    return total - 1
 
 
-def _first_columns(likelihood: Array) -> tuple[NDArray[np.intp], Array]:
+def _first_columns(likelihood: Array, share: Array) -> tuple[NDArray[np.intp], Array]:
     """Columns that carry most weight after one EM step from equal weights, and every client's best."""
     m = likelihood.shape[1]
-    weights = (gaps_of_columns(likelihood, mixture(likelihood, np.full(m, 1 / m))) + 1) / m
-    active = np.sort(np.argsort(-weights, kind="stable")[: 2 * ENTER])
+    weights = (gaps_of_columns(likelihood, mixture(likelihood, np.full(m, 1 / m)), share) + 1) / m
+    active = np.sort(np.argsort(-weights, kind="stable")[:120])
     covered = likelihood[:, active].max(axis=1) > 0
     if not covered.all():
         active = np.union1d(active, likelihood[~covered].argmax(axis=1))
@@ -161,8 +159,8 @@ def _first_columns(likelihood: Array) -> tuple[NDArray[np.intp], Array]:
     return active, weights / weights.sum()
 
 
-def _entering_share(density: Array, entering: Array) -> float:
-    """The epsilon that maximises mean log((1 - epsilon) f + epsilon f_entering), to a few percent.
+def _entering_share(density: Array, entering: Array, share: Array) -> float:
+    """The epsilon that maximises sum_k s_k log((1 - epsilon) f_k + epsilon e_k), to a few percent.
 
     Newton's quadratic model can only double a weight in one step; a column that explains clients which no
     other one does must not start from zero.
@@ -171,7 +169,7 @@ def _entering_share(density: Array, entering: Array) -> float:
     low, high = 0.0, 0.5
     for _ in range(40):
         middle = (low * high) ** 0.5 if low > 0 else high * 1e-3
-        if (ratio / (1 + middle * ratio)).mean() > 0:
+        if share @ (ratio / (1 + middle * ratio)) > 0:
             low = middle
         else:
             high = middle
@@ -190,7 +188,7 @@ def _largest(gaps: Array, count: int, tol: float) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Some of the columns of L: a copy of them, or where L is large, L itself and which ones they are."""
+    """Some of the columns of L: a copy; of a large L, in single precision, itself and which ones they are."""
 
     matrix: Array
     which: NDArray[np.intp] | None
@@ -199,7 +197,7 @@ class Columns:
     def of(cls, likelihood: Array, which: NDArray[np.intp]) -> Columns:
         if np.array_equal(which, np.arange(likelihood.shape[1])):
             return cls(likelihood, None)
-        return cls(likelihood, which) if likelihood.size > LARGE else cls(likelihood[:, which], None)
+        return cls(likelihood, which) if likelihood.dtype == np.float32 else cls(likelihood[:, which], None)
 
     @property
     def count(self) -> int:
@@ -219,19 +217,25 @@ class Columns:
     def only(self, chosen: NDArray[np.bool_]) -> Columns:
         if self.which is not None:
             return Columns(self.matrix, self.which[chosen])
-        if self.matrix.size > LARGE:
+        if self.matrix.dtype == np.float32:
             return Columns(self.matrix, np.flatnonzero(chosen))
         return Columns(self.matrix[:, chosen], None)
 
 
 def restricted_weights(
-    likelihood: Array, active: NDArray[np.intp], weights: Array, *, tol: float, max_steps: int = 30
+    likelihood: Array,
+    active: NDArray[np.intp],
+    weights: Array,
+    share: Array,
+    *,
+    tol: float,
+    max_steps: int = 30,
 ) -> tuple[Array, Array]:
-    """Newton on a few columns: maximise mean log f - sum(w), f = L w, over w >= 0 on ``active``.
+    """Newton on a few columns: maximise sum_k s_k log f_k - sum(w), f = L w, over w >= 0 on ``active``.
 
     Returns the weights of ``active`` and f.
 
-    With B = L / f on these columns the model at w has gradient 1 - B'1 / K and Hessian B'B / K: each step
+    With B = L / f on these columns the model at w has gradient 1 - B's and Hessian B'diag(s)B: each step
     solves that non-negative quadratic programme and searches along the line to its solution.  Columns
     at zero after a step are left out of the next ones; the caller's gap says whether they must come back.
     """
@@ -240,7 +244,7 @@ def restricted_weights(
     columns = Columns.of(likelihood, active)
     density = np.maximum(columns.times(weights), TINY)
     for _ in range(max_steps):
-        hessian, mean_ratio = _newton_system(columns, density)
+        hessian, mean_ratio = _newton_system(columns, density, share)
         gaps = mean_ratio - 1
         # A column at zero may have a gap far below zero: that is why it is there.
         if np.where(weights > 0, np.abs(gaps), gaps).max() <= tol:
@@ -250,7 +254,7 @@ def restricted_weights(
         slope = float(gaps @ direction)
         if slope <= 1e-3 * tol * tol:
             break
-        step, gain = _line_search(density, columns.times(direction), direction.sum(), slope)
+        step, gain = _line_search(density, columns.times(direction), direction.sum(), slope, share)
         if gain <= 0:
             break
         weights = np.maximum(weights + step * direction, 0.0)
@@ -265,40 +269,38 @@ def restricted_weights(
     return out, density / total
 
 
-def _newton_system(columns: Columns, density: Array) -> tuple[Array, Array]:
-    """B'B / K and B'1 / K for B = columns / density, without ever holding all of B."""
+def _newton_system(columns: Columns, density: Array, share: Array) -> tuple[Array, Array]:
+    """B'diag(s)B and B's for B = columns / density, without ever holding all of B."""
+    root, m = np.sqrt(share), columns.count
 
     def block(rows: slice) -> tuple[Array, Array]:
-        inverse = 1 / density[rows]
-        if sparse:
+        part, scale = columns.rows(rows), root[rows] / density[rows]
+        # Entries up to 1e-9 of the density change a step in the ninth digit.  Where most are, as with precise
+        # clients, a loop over the others is faster than a product of matrices, if that is large.
+        if m > 150 and (part > 1e-9 * density[rows, None]).mean() < 0.15:
+            from vaneb.npmle.gram_kernel import sparse_gram
+
             gram, total = np.zeros((m, m)), np.zeros(m)
-            sparse_gram(columns.rows(rows), inverse, SMALLEST, gram, total)
+            sparse_gram(part, scale, root[rows], gram, total)
             return gram + np.tril(gram, -1).T, total
-        ratio = columns.rows(rows) * inverse[:, None]
-        return ratio.T @ ratio, ratio.sum(axis=0)
+        # In the precision that the matrix is kept in; sums over blocks are taken in double.
+        ratio = part * scale.astype(part.dtype)[:, None]
+        return (ratio.T @ ratio).astype(np.float64), root[rows] @ ratio
 
-    n_clients, m = len(density), columns.count
-    sparse = m > MANY_COLUMNS and _is_sparse(columns, density)
-    if sparse:
-        from vaneb.npmle.gram_kernel import sparse_gram
-    hessian, total = sum_blocks(block, n_clients, ROWS)
-    return hessian / n_clients, total / n_clients
+    hessian, total = sum_blocks(block, len(density))
+    return hessian, total
 
 
-def _is_sparse(columns: Columns, density: Array) -> bool:
-    """Have clients only a few columns that matter, as precise ones do?  Judged by some of them."""
-    some = np.linspace(0, len(density) - 1, min(len(density), JUDGED)).astype(np.intp)
-    return bool((columns.rows(some) > SMALLEST * density[some, None]).mean() < SPARSE)
-
-
-def _line_search(density: Array, moved: Array, mass: float, slope: float) -> tuple[float, float]:
-    """Largest step 1, 1/2, 1/4, ... with sufficient increase of mean log f - sum w."""
+def _line_search(
+    density: Array, moved: Array, mass: float, slope: float, share: Array
+) -> tuple[float, float]:
+    """Largest step 1, 1/2, 1/4, ... with sufficient increase of sum_k s_k log f_k - sum w."""
     step = 1.0
     relative = moved / np.maximum(density, TINY)
     for _ in range(30):
         change = step * relative
         if change.min() > -1:
-            gain = float(np.log1p(change).mean() - step * mass)
+            gain = float(share @ np.log1p(change) - step * mass)
             if gain >= 1e-4 * step * slope:
                 return step, gain
         step *= 0.5
@@ -335,7 +337,7 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
             patience -= 1
         else:
             wrong[: np.flatnonzero(wrong)[-1]] = False
-        if exchanges >= ENOUGH_EXCHANGES:
+        if exchanges >= 10:  # better than before is good enough for a Newton step
             feasible = np.maximum(solution, 0.0)
             if _model(hessian, linear, feasible) < before:
                 return feasible

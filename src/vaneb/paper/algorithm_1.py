@@ -26,7 +26,6 @@ from vaneb.paper.parts import (
     Array,
     InvalidOption,
     Likelihood,
-    OnePass,
     fixed_covariance,
     likelihood_matrix,
     map_blocks,
@@ -79,12 +78,7 @@ def pseudo_em_step(likelihood: Likelihood, atoms: Array, weights: Array) -> tupl
 
     The M-step is taken as a_j + [sum_k r_kj P_k]^{-1} sum_k r_kj P_k (theta_hat_k - a_j), the same number.
     """
-    if isinstance(likelihood, OnePass):
-        sums = likelihood.expectation(atoms, np.log(weights))[1]
-    else:
-        log_marginal = e_step(likelihood, atoms, weights)[1]
-        over = -np.log(likelihood.n_clients) - log_marginal
-        sums = likelihood.ascent(atoms, over, frozen=True, curvature=False)
+    sums = likelihood.expectation(atoms, np.log(weights))[1]
     # Both sum p_k(a_j) / (K f_k) times something over clients: w_j times that is r_kj / K times it.
     moved = atoms + _divide(sums.gradient, sums.information)
     weights = weights * sums.value

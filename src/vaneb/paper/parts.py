@@ -9,7 +9,7 @@ from __future__ import annotations
 from vaneb.blocks import map_blocks, one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import AdaMix, Estimator, FedAvg, Local, as_likelihood, fixed_covariance
-from vaneb.likelihood.seam import Array, Likelihood, OnePass
+from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.weights import likelihood_matrix, npmle_weights
 from vaneb.reports import Reports
 from vaneb.semidefinite import solve_ridged
@@ -36,7 +36,6 @@ __all__ = [
     "InvalidOption",
     "Likelihood",
     "Local",
-    "OnePass",
     "Reports",
     "as_likelihood",
     "contraction",

@@ -59,12 +59,20 @@ def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
     return from_slopes(points, value, (up - down) / (2 * h), -hessian)
 
 
+def _diagonals(precision: Array) -> Array:
+    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+
+
 def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
     """Where each client would be, (K, d), if the population were N(mean, covariance).
 
     Its likeliest theta; for reports the posterior mean with the covariance that the report has there, since
     a variance that vanishes at the edge of a range (0 of 12) puts the likeliest theta on the edge.
     """
+    fixed = np.diagonal(covariance) <= 0
+    if fixed.any():  # what all clients share hardly moves, whatever one of them says
+        known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
+        covariance = covariance + np.diag(np.where(fixed, 1e-6 / np.maximum(known, 1e-12), 0.0))
     inverse = np.linalg.inv(covariance)
 
     def aim_of(view: ConstantGaussian) -> Array:

@@ -197,10 +197,12 @@ class _Chain:
             _tell(progress, self.sweeps, options.burn + draws * every)
             if len(kept) == draws:
                 error = self._error(kept)
-                if error <= options.accuracy or self.sweeps + draws * every > self._most_sweeps(draws):
+                # What clients share differs between populations only: 400 of them know it to 1/20.
+                aim = max(options.accuracy, draws**-0.5 if len(self.shared) else 0.0)
+                if error <= aim or self.sweeps + draws * every > self._most_sweeps(draws):
                     break
                 kept, every = kept[1::2], every * 2
-        sampling = Sampling(error, options.accuracy, self.sweeps, self.clients.acceptance)
+        sampling = Sampling(error, aim, self.sweeps, self.clients.acceptance)
         return [self._in_units(one) for one in kept], sampling
 
     def _most_sweeps(self, draws: int) -> float:
@@ -245,6 +247,8 @@ class _Chain:
         of_end = np.hypot(spread, np.std(ends, axis=0, ddof=1))
         worse = np.maximum(spread, of_end / 2) / np.sqrt(batches)
         varies = sd > 1e-9 * np.abs(middle)
+        if len(self.varying):
+            varies[:, self.shared] = False
         return float(np.quantile((worse / sd)[varies], 0.95)) if varies.any() else 0.0
 
     def _in_units(self, one: Mixture) -> Components:

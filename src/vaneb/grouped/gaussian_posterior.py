@@ -43,7 +43,15 @@ def sample_gaussians(
     fitted: Fitted, *, seed: int, options: Options | None = None, names: tuple[str, ...] = ()
 ) -> tuple[Prior, Sampling] | None:
     """Gaussian populations drawn from their posterior; ``None`` where too few points carry the weight."""
-    options = options or Options()
+    try:
+        return _sampled(fitted, seed, options or Options(), names)
+    except np.linalg.LinAlgError:  # a direction of which no client knows anything
+        return None
+
+
+def _sampled(
+    fitted: Fitted, seed: int, options: Options, names: tuple[str, ...]
+) -> tuple[Prior, Sampling] | None:
     model, moments = fitted.model, fitted.moments
     r, d, n = len(model.varying), len(model.mean), len(moments.cross)
     if r > MOST or n < 3 or not np.isfinite(model.deviance) or np.linalg.matrix_rank(model.inverse) < d:

@@ -26,7 +26,7 @@ from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
-from vaneb.population.options import QUICK
+from vaneb.population.options import QUICK, Options
 from vaneb.population.sampler import sample_populations
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
@@ -38,6 +38,8 @@ Flags = NDArray[np.bool_]
 FEWEST = 20
 #: Skewness or tails beyond this many standard errors make it worth asking whether there are groups.
 ODD = 2.5
+#: Rows that keep their own likelihood make sweeps dear: this is accurate enough.
+ROWS = Options(accuracy=0.05)
 #: Bytes that the clients' matrices may take.
 MEMORY = 4e9
 
@@ -190,13 +192,14 @@ def fit_population(
         if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
             kind = "gaussian"
         found = None
-        if kind == "gaussian" and exact and clients.is_gaussian and structure.fitted is not None:
-            found = sample_gaussians(structure.fitted, seed=model.seed, options=model.options)
+        recoded, fitted = Recoded(clients, structure.basis), structure.fitted
+        if kind == "gaussian" and exact and clients.is_gaussian and fitted is not None:
+            found = sample_gaussians(fitted, seed=model.seed, options=model.options)
         prior, model.sampling_ = found or sample_populations(
-            Recoded(clients, structure.basis),
+            recoded,
             single=kind == "gaussian",
             seed=model.seed,
-            options=model.options,
+            options=model.options or ROWS,
             progress=progress,
             varying=structure.varying,
         )

@@ -25,6 +25,9 @@ STEPS, HALVINGS = 8, 4
 #: Times that a view's moments are matched, points for it, and how much wider than the posterior these lie.
 MATCHES, MATCHING_POINTS, WIDER = 2, 64, 1.4
 
+#: Variance, in that of an average client's own estimate, with which clients see what they all share.
+NEAR = 0.1
+
 
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
     """The Gaussian with this value, gradient (K, d) and minus Hessian (K, d, d) at ``points``."""
@@ -69,10 +72,6 @@ def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array
     Its likeliest theta; for reports the posterior mean with the covariance that the report has there, since
     a variance that vanishes at the edge of a range (0 of 12) puts the likeliest theta on the edge.
     """
-    fixed = np.diagonal(covariance) <= 0
-    if fixed.any():  # what all clients share hardly moves, whatever one of them says
-        known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
-        covariance = covariance + np.diag(np.where(fixed, 1e-6 / np.maximum(known, 1e-12), 0.0))
     inverse = np.linalg.inv(covariance)
 
     def aim_of(view: ConstantGaussian) -> Array:
@@ -119,6 +118,10 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
     """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
+    fixed = np.diagonal(covariance) <= 0
+    if fixed.any():  # what all clients share is seen from near the common value
+        known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
+        covariance = covariance + np.diag(np.where(fixed, NEAR / np.maximum(known, 1e-12), 0.0))
     view = likelihood.expanded(modes_under(likelihood, mean, covariance))
     for _ in range(MATCHES):
         view = _matched(likelihood, view, mean, covariance)

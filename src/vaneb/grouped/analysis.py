@@ -9,14 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames, scores
-from vaneb.grouped.design import Design, DesignRows, learn_design
-from vaneb.grouped.formula import ParsedFormula, parse
+from vaneb.grouped.crossed import Crossed, Factor
+from vaneb.grouped.design import Design, DesignRows, OtherGroups, learn_design
+from vaneb.grouped.formula import ParsedFormula, group_name, parse
 from vaneb.grouped.models import LocalModel, fit_local
-from vaneb.grouped.population import Structure, find_structure, fit_population
+from vaneb.grouped.population import Structure, find_structure, fit_population, fit_several
 from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
@@ -24,6 +26,7 @@ from vaneb.grouped.terms import Groups, groups_of, varying_columns
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.fit import Progress
 
+Array = NDArray[np.float64]
 LIKELIHOODS = ("exact", "gaussian")
 
 
@@ -117,9 +120,23 @@ def fit_groups(
         )
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
-    structure = find_structure(rows, local, may_vary, asked=asked or settings.kind == "discrete")
+    if groups.others:
+        _check_several(groups, family, likelihood, settings)
+        part = data[~testing].iloc[train.kept]
+        found = _other_groups(design, groups, part, train.clients, rows)
+        crossed, fixed, structure, after = fit_several(
+            rows, names, may_vary, [factor for _, _, factor in found], settings, progress
+        )
+        model = settings
+        design = replace(design, others=_with_effects(found, crossed))
+        rows = replace(rows, offset=_offsets(design, part, train, rows))
+        local = fit_local(rows, design.coding)
+    else:
+        structure = find_structure(rows, local, may_vary, asked=asked or settings.kind == "discrete")
+        local = replace(local, family=structure.family)
+        model, after = fit_population(rows, local, structure, names, likelihood, settings, progress)
+        fixed = structure.fixed_effects(names, model.prior_)
     local = replace(local, family=structure.family)
-    model, after = fit_population(rows, local, structure, names, likelihood, settings, progress)
     test = design.rows(data[testing], response=True) if test_column is not None else None
     kept = len(train.kept) + (0 if test is None else len(test.kept))
     notes = (*groups.notes, *notes, *structure.notes)
@@ -129,11 +146,61 @@ def fit_groups(
     fit = GroupedFit(
         design, rows, local, model, after, likelihood, level, total - kept, None,
         len(groups.client) == 1 and frames.is_whole(data[groups.name]), notes,
-        structure.fixed_effects(names, model.prior_), _varying_names(structure, names),
+        fixed, _varying_names(structure, names),
     )  # fmt: skip
     if test is None or not len(test.kept):
         return fit
     return GroupedFit(**{**vars(fit), "held_out": _held_out(fit, test)})
+
+
+def _check_several(groups: Groups, family: str, likelihood: str, settings: VANEB) -> None:
+    named = " and ".join([groups.name, *(group_name(one.group) for one in groups.others)])
+    if family != "gaussian":
+        raise InvalidOption(
+            f"formula: several groups ({named}) need family gaussian for now. Keep one group, or code the other "
+            "one as terms."
+        )
+    if likelihood != "exact" or settings.kind == "discrete":
+        raise InvalidOption(
+            f"formula: several groups ({named}) are fitted together, with likelihood exact and a population that is "
+            "not discrete."
+        )
+
+
+def _other_groups(
+    design: Design, groups: Groups, part: Any, clients: Any, rows: GroupedRows
+) -> list[tuple[OtherGroups, NDArray[np.intp], Factor]]:
+    """The groups besides the clients, their codes, and the same in the order of ``rows``."""
+    place = {name: k for k, name in enumerate(rows.ids)}
+    order = np.argsort([place[c] for c in clients], kind="stable")
+    found = []
+    for one in groups.others:
+        names, codes = np.unique(frames.group_ids(part, one.group).astype(str), return_inverse=True)
+        columns = np.flatnonzero(design.encoding.spanned_by(one.effects))
+        nothing = np.zeros((len(names), len(columns)))
+        levels = {str(name): i for i, name in enumerate(names)}
+        others = OtherGroups(one.group, levels, tuple(columns.tolist()), nothing, nothing.T @ nothing)
+        factor = Factor(codes[order], len(names), np.ascontiguousarray(rows.design[:, columns]))
+        found.append((others, codes, factor))
+    return found
+
+
+def _with_effects(found: list, crossed: Crossed) -> tuple[OtherGroups, ...]:
+    return tuple(
+        replace(others, effects=effects, covariance=crossed.variance * root @ root.T)
+        for (others, _, _), effects, root in zip(found, crossed.effects[1:], crossed.roots[1:], strict=True)
+    )
+
+
+def _offsets(design: Design, part: Any, train: DesignRows, rows: GroupedRows) -> Array:
+    """The rows' offsets with the effects of other groups, in the order of ``rows``."""
+    place = {name: k for k, name in enumerate(rows.ids)}
+    order = np.argsort([place[c] for c in train.clients], kind="stable")
+    extra = sum(
+        (one.index(frames.group_ids(part, one.columns), train.covariates) for one in design.others),
+        np.zeros(len(part)),
+    )
+    return rows.offset + extra[order]
 
 
 def _check(family: str, likelihood: str, level: float) -> None:

@@ -43,6 +43,32 @@ class DesignRows:
 
 
 @dataclass(frozen=True, eq=False)
+class OtherGroups:
+    """Groups besides the clients, whose effects a fit has estimated: they are a known part of the index."""
+
+    columns: tuple[str, ...]
+    """Columns of the data that name the group."""
+    levels: dict[str, int]
+    """Position of each group, by its name."""
+    design_columns: tuple[int, ...]
+    """Columns of the design whose coefficients differ between the groups, r of them."""
+    effects: Array
+    """Shape (levels, r)."""
+    covariance: Array
+    """Of the effects between groups, (r, r)."""
+
+    @property
+    def name(self) -> str:
+        return ":".join(self.columns)
+
+    def index(self, ids: NDArray[np.object_], covariates: Array) -> Array:
+        """Their part of each row's index; nothing for groups that were not in the fit."""
+        known = np.vstack([self.effects, np.zeros((1, self.effects.shape[1]))])
+        at = np.array([self.levels.get(name, -1) for name in ids], dtype=np.intp)
+        return np.einsum("nr,nr->n", covariates[:, list(self.design_columns)], known[at])
+
+
+@dataclass(frozen=True, eq=False)
 class Design:
     """What was learned from the rows of a fit; turns any rows into numbers."""
 
@@ -54,6 +80,7 @@ class Design:
     """Column that is added to the offsets of the formula."""
     client_columns: tuple[str, ...] = ()
     """Columns that name the client, where it is not ``client`` alone."""
+    others: tuple[OtherGroups, ...] = ()
 
     @property
     def formula(self) -> ParsedFormula:
@@ -96,6 +123,8 @@ class Design:
         shift = self.encoding.offset(part)
         if self.offset:
             shift += _numbers(part, self.offset, "the offset")
+        for one in self.others:
+            shift += one.index(frames.group_ids(part, one.columns), np.nan_to_num(covariates))
         # log(x) of a negative x is missing too.
         defined = ~(np.isnan(covariates).any(axis=1) | np.isnan(shift))
         if y is not None:

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.blocks import one_blas_thread
 from vaneb.estimators import VANEB
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import (
     Fitted, candidates, features_of, fit_least_squares, fit_others, left_out_responses,
 )  # fmt: skip
+from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.gaussian_posterior import sample_gaussians
 from vaneb.grouped.mixed_model import MOST, TIE_BREAK, centred_basis, centred_rows, identified
@@ -20,10 +22,11 @@ from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import row_losses
 from vaneb.likelihood.exact import exact_likelihood
+from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.families import Family, gaussian
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK, Options
@@ -206,6 +209,39 @@ def fit_population(
         model.prior_ = prior.mapped(structure.basis, names)
         model.certificate_, model.trace_ = None, ()
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def fit_several(
+    rows: GroupedRows,
+    names: tuple[str, ...],
+    may_vary: Flags,
+    others: list[Factor],
+    model: VANEB,
+    progress: Progress | None,
+) -> tuple[Crossed, FixedEffects, Structure, Posterior]:
+    """Clients among other groups of rows: the population of the clients, once the others are taken into account.
+
+    Least squares only.  ``others``: the other groups, in the order of the rows.
+    """
+    _check_size(rows, rows.design.shape[1], int(may_vary.sum()), asked=True)
+    basis = centred_basis(rows.design, may_vary)[0]
+    design, varying = rows.design @ basis, np.flatnonzero(may_vary)
+    own = Factor(rows.client_of_row, rows.n_clients, np.ascontiguousarray(design[:, varying]))
+    if progress is not None:
+        progress("fitting all groups", 0, 1)
+    with one_blas_thread():
+        crossed = fit_crossed(design, rows.response - rows.offset, [own, *others], varying)
+    estimates, precision = reports_of(crossed, varying)
+    back = np.linalg.inv(basis)
+    clients = ConstantGaussian(estimates @ basis.T, back.T @ precision @ back)
+    prior, model.sampling_ = sample_populations(
+        Recoded(clients, basis), single=model.kind == "gaussian", seed=model.seed, options=model.options,
+        progress=progress, varying=may_vary,
+    )  # fmt: skip
+    model.prior_, model.certificate_, model.trace_ = prior.mapped(basis, names), None, ()
+    fixed = FixedEffects(names, basis @ crossed.fixed, basis @ crossed.covariance @ basis.T)
+    structure = Structure(basis, may_vary, None, gaussian(crossed.variance), ())
+    return crossed, fixed, structure, posterior(clients, model.prior_, ids=rows.ids, names=names)
 
 
 def model_basis(columns_basis: Array, dimension: int) -> Array:

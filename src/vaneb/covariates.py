@@ -221,7 +221,8 @@ class CovariatePosterior(Posterior):
         inner, correction = self._inner._corrected
         before, after, d = self._before, self._seen(inner), self.likelihood.dimension
         sd, old = (
-            np.sqrt(np.maximum(np.diagonal(one.covariance, axis1=1, axis2=2), 1e-60)) for one in (after, before)
+            np.sqrt(np.maximum(np.diagonal(one.covariance, axis1=1, axis2=2), 1e-60))
+            for one in (after, before)
         )
         return after, Correction(before.mean, after.mean, sd / old, correction.skewness[:, :d])
 

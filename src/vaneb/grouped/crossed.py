@@ -1,20 +1,22 @@
-"""Several groups at once, nested or crossed: least squares with Gaussian effects of each, by restricted likelihood.
+"""Several groups at once, nested or crossed: least squares with Gaussian effects of each.
 
     y = X beta + sum_j Z_j b_j + e,    b_j ~ N(0, sigma^2 I x L_j L_j'),    e ~ N(0, sigma^2 I)
 
-With b_j = L_j s_j all effects have the variance of the noise, and beta and s solve one system of equations.
-The group with the most effects is eliminated, group by group; what is left is dense.  C_k = I + L'A_k L are the
-blocks of the first, S the matrix of the rest (X and the other groups), and
+By restricted likelihood.  With b_j = L_j s_j all effects have the variance of the noise, and beta and s solve
+one system of equations.
+The group with the most effects is eliminated, group by group; what is left is dense.  C_k = I + L'A_k L are
+the blocks of the first, S the matrix of the rest (X and the other groups), and
 
     deviance = sum_k log|C_k| + log|S| + (N - p) log Q.
 
-The clients' report is what gives them, under the Gaussian population, the posterior they have here: other groups
-and beta are integrated out.  So a population of any shape can be learned from the reports.
+The clients' report is what gives them, under the Gaussian population, the posterior they have here: other
+groups and beta are integrated out.  So a population of any shape can be learned from the reports.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ SMALLEST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """One grouping: which group each row belongs to, and the columns whose coefficients differ between groups."""
+    """One grouping: the group of each row, and the columns whose coefficients differ between groups."""
 
     codes: NDArray[np.intp]
     """(N,)"""
@@ -116,7 +118,7 @@ def fit_crossed(design: Array, response: Array, factors: list[Factor], varying: 
     if here == 0:
         inner = solved.inner_inverse  # (K, r, r)
         own = roots[0] @ inner @ roots[0].T
-        # theta_k = beta_S + L s_k; s_k given the rest has covariance C^{-1} and mean C^{-1} L'(... - B_k rest)
+        # theta_k = beta_S + L s_k; given the rest, s_k has covariance C^{-1}, and its mean moves with it
         pull = system.cross_blocks(roots[0] @ inner @ roots[0].T, p, varying)
         moved = pull @ inverse
         shared = np.asarray(pull.multiply(moved).sum(axis=1)).reshape(-1, r) if r == 1 else None
@@ -178,18 +180,20 @@ class _System:
     def spans(self, roots: list[Array]) -> list[tuple[int, int]]:
         """Where each of the other factors stands among the rest."""
         ends = np.cumsum([self.p, *(one.effects for one in self.others)])
-        return [(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [(int(a), int(b)) for a, b in pairwise(ends)]
 
     def _scaling(self, roots: list[Array]) -> Any:
         """Blocks of I and L_j that turn columns of b into columns of s."""
         blocks = [sp.identity(self.p)]
-        blocks += [sp.kron(sp.identity(f.levels), root) for f, root in zip(self.others, roots[1:], strict=True)]
+        blocks += [
+            sp.kron(sp.identity(f.levels), root) for f, root in zip(self.others, roots[1:], strict=True)
+        ]
         return sp.block_diag(blocks).tocsr()
 
     def solve(self, roots: list[Array]) -> _Solved:
         root, scaling = roots[0], self._scaling(roots)
         inner = np.eye(self.r) + root.T @ self.inner @ root
-        inverse = np.linalg.inv(inner)
+        inverse: Array = np.asarray(np.linalg.inv(inner), dtype=np.float64)
         middle = root @ inverse @ root.T  # L C^{-1} L', (K, r, r)
         if self.r == 1:
             weighted = self.cross.multiply(middle[:, :, 0]).tocsr()
@@ -230,10 +234,10 @@ class _System:
 
 
 def reports_of(crossed: Crossed, varying: NDArray[np.intp]) -> tuple[Array, Array]:
-    """Estimates (K, d) and precisions (K, d, d) that give clients this posterior under the Gaussian population.
+    """Estimates (K, d) and precisions (K, d, d) that give clients this posterior under a Gaussian population.
 
-    P_k = V_k^{-1} - Gamma^{-1} in the coordinates that differ.  What clients share each of them knows a little
-    of: K of them together as much as is known.
+    P_k = V_k^{-1} - Gamma^{-1} in the coordinates that differ.  What clients share each of them knows a
+    little of: K of them together as much as is known.
     """
     d, k = len(crossed.fixed), len(crossed.posterior)
     gamma = crossed.variance * crossed.roots[0] @ crossed.roots[0].T

@@ -1,14 +1,14 @@
 """The posterior over Gaussian populations of Gaussian clients, by importance sampling.
 
-Given the root L of the population's covariance, everything else can be integrated: mu is Gaussian and sigma^2 is
-inverse gamma.  So only the r (r + 1) / 2 entries of L are drawn, from a t distribution about their likeliest
+Given the root L of the population's covariance, everything else can be integrated: mu is Gaussian and
+sigma^2 is inverse gamma.  So only the r (r + 1) / 2 entries of L are drawn, from a t distribution about their likeliest
 values, and weighed by
 
     exp(-deviance(L) / 2) p(L L') |d(L L') / dL|,
 
-with the restricted deviance of ``mixed_model`` and the prior of ``vaneb.population.mixtures`` (half-t standard
-deviations, correlations as in Huang and Wand 2013).  Draws are independent, where sweeps of a Gibbs sampler that
-hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
+with the restricted deviance of ``mixed_model`` and the prior of ``vaneb.population.mixtures`` (half-t
+standard deviations, correlations as in Huang and Wand 2013).  Draws are independent, where sweeps of a Gibbs sampler
+that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _profiles(moments: Moments, varying: NDArray[np.intp], roots: Array) -> tupl
 
 
 def _reach(fitted: Fitted) -> Array:
-    """Scale of the half-t prior of standard deviations, in those of the noise, (r,): as the sampler has it."""
+    """Scale of the half-t prior of standard deviations, in those of the noise, (r,): the sampler's."""
     model = fitted.model
     diagonal = np.diagonal(model.root @ model.root.T)
     information = np.diagonal(fitted.moments.gram, axis1=1, axis2=2).mean(axis=0)[model.varying]
@@ -187,7 +187,7 @@ def _proposed(rng: np.random.Generator, centre: Array, half: Array, count: int) 
 
 
 def _error(fitted: Fitted, roots: Array, centres: Array, effective: float) -> float:
-    """The 95% point over clients of the Monte Carlo error of their estimates, in posterior standard deviations."""
+    """The 95% point over clients of the Monte Carlo error of their estimates, in posterior sds."""
     gram, cross, varying = fitted.moments.gram, fitted.moments.cross, fitted.model.varying
     some = np.arange(0, len(cross), max(1, len(cross) // WATCHED))
     means = np.stack(

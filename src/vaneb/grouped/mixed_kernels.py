@@ -98,7 +98,7 @@ def profile(gram, cross, varying, root):
 
 @njit(cache=True, nogil=True)
 def slope(rows_of, score_of, mean, inverse, variance, restricted):
-    """- sum_k e_k e_k' / sigma^2 - W_k T^{-1} W_k' (the latter if ``restricted``), (r, r); e_k = s_k - W_k mu."""
+    """- sum_k e_k e_k' / sigma^2 - W_k T^{-1} W_k' (if ``restricted``), (r, r); e_k = s_k - W_k mu."""
     n, r, d = rows_of.shape
     out, left, half = np.zeros((r, r)), np.empty(r), np.empty(d)
     for k in range(n):
@@ -232,8 +232,8 @@ def standard_scores(gram, cross, varying, root, mean, variance):
 
 @njit(cache=True, nogil=True)
 def deviances(gram, cross, square, n_rows, varying, roots):
-    """At each of m roots L (m, r, r): restricted deviance (m,), sigma^2 (m,), mu (m, d), and the lower triangular
-    root of T (m, d, d)."""
+    """At each of m roots L (m, r, r): restricted deviance (m,), sigma^2 (m,), mu (m, d), and the lower
+    triangular root of T (m, d, d)."""
     n, d = cross.shape
     m, r = len(roots), len(varying)
     value, variance = np.empty(m), np.ones(m)

@@ -2,16 +2,16 @@
 
     y_k = Z_k theta_k + e_k,    theta_k ~ N(mu, sigma^2 Gamma),    e_k ~ N(0, sigma^2 I)
 
-Clients differ in some coordinates of theta only (``varying``): there Gamma = L L', elsewhere it is zero, and mu
-holds what all clients have in common: the fixed effects.  With M_k = I + Z_k Gamma Z_k' and mu, sigma^2
+Clients differ in some coordinates of theta only (``varying``): there Gamma = L L', elsewhere it is zero; mu
+holds what clients have in common: the fixed effects.  With M_k = I + Z_k Gamma Z_k' and mu, sigma^2
 profiled out,
 
     deviance(Gamma) = sum_k log|M_k| + N log Q,
 
     Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / N.
 
-The restricted likelihood also takes into account that mu is estimated: log|T|, T = sum_k Z_k' M_k^{-1} Z_k, is
-added to the deviance and N - d stands for N.  sigma^2 T^{-1} is the covariance of the estimate of mu.
+The restricted likelihood also takes into account that mu is estimated: log|T|, T = sum_k Z_k' M_k^{-1} Z_k,
+is added to the deviance and N - d stands for N.  sigma^2 T^{-1} is the covariance of the estimate of mu.
 
 Everything is computed from sums over each client's rows, A_k = Z_k'Z_k and Z_k'y_k, so rows are read once:
 
@@ -40,7 +40,7 @@ Flags = NDArray[np.bool_]
 SMALLEST = 1e-12
 #: Where noise and population look alike: deviance per row and unit of Gamma, so that noise is preferred.
 TIE_BREAK = 1e-3
-#: Restarts where a standard deviation seems to be zero; what counts as zero, in standard deviations of the noise.
+#: Restarts where a standard deviation seems to be zero, and what counts as zero beside the largest.
 RESTARTS, ZERO = 3, 0.02
 #: Coefficients that may differ between clients.
 MOST = 30
@@ -138,7 +138,9 @@ class Centred:
     scale: float
     """Mean square of the response."""
 
-    def model(self, varying: NDArray[np.intp], *, correlated: bool = True, restricted: bool = True) -> MixedModel:
+    def model(
+        self, varying: NDArray[np.intp], *, correlated: bool = True, restricted: bool = True
+    ) -> MixedModel:
         """The mixed model in which these coordinates differ between clients, in coordinates phi."""
         if self.exact:
             d, r = len(self.pooled), len(varying)
@@ -171,8 +173,8 @@ def centred_rows(rows: GroupedRows, varying: Flags | None = None) -> Centred:
 def identified(gram: Array, n_rows: NDArray[np.intp], varying: NDArray[np.intp]) -> bool:
     """Is there no Gamma with Z_k Gamma Z_k' = I for all k?  If there is, noise looks like population.
 
-    A client with more rows than coefficients that differ settles it.  Otherwise sum_k |Z_k Gamma Z_k' - I|^2 is
-    made small by conjugate gradients; a step costs as much as K products of r x r matrices.
+    A client with more rows than coefficients that differ settles it.  Otherwise sum_k |Z_k Gamma Z_k' - I|^2
+    is made small by conjugate gradients; a step costs as much as K products of r x r matrices.
     """
     r = len(varying)
     if not r or n_rows.max() > r:
@@ -238,7 +240,6 @@ def deviance(
     moments: Moments, varying: NDArray[np.intp], root: Array, restricted: bool
 ) -> tuple[float, Array, float, Array, Array]:
     """Deviance at L, its gradient in L (r, r), sigma^2, mu and T^{-1}."""
-    d = moments.dimension
     log_det, explained, total, score, rows_of, score_of = kernels.profile(
         moments.gram, moments.cross, varying, root
     )
@@ -258,5 +259,4 @@ def deviance(
     value += moments.penalty * float(np.sum(root**2))
     slope = kernels.slope(rows_of, score_of, mean, inverse, variance, restricted)
     slope += total[np.ix_(varying, varying)]
-    assert slope.shape == root.shape and d
     return float(value), 2 * slope @ root + 2 * moments.penalty * root, float(variance), mean, inverse

@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.errors import InvalidOption
 from vaneb.blocks import one_blas_thread
+from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import (
-    Fitted, candidates, features_of, fit_least_squares, fit_others, left_out_responses,
+    Fitted,
+    candidates,
+    features_of,
+    fit_least_squares,
+    fit_others,
+    left_out_responses,
 )  # fmt: skip
 from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
@@ -20,6 +25,7 @@ from vaneb.grouped.gaussian_posterior import sample_gaussians
 from vaneb.grouped.mixed_model import MOST, TIE_BREAK, centred_basis, centred_rows, identified
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
+from vaneb.grouped.response import CLASSES
 from vaneb.grouped.scores import row_losses
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -98,6 +104,9 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
             f"{int(may_vary.sum()) * n_index} coefficients might differ between clients, more than {MOST}: only "
             "the intercept does. Write what else should in the formula, as in (1 + x | group)",
         )
+    if family.name in CLASSES and rows.n_rows.max() == 1 and not asked:
+        sets = sets[:1]
+        notes += ("one row of each client says nothing of differences between them: none is assumed",)
     if family.name == "gaussian":
         centred = centred_rows(rows, may_vary)
         if centred.exact:

@@ -71,9 +71,7 @@ def groups_of(formula: ParsedFormula, client: str | None) -> Groups:
     return Groups(mine, found[mine].effects, others, tuple(notes))
 
 
-def _of_interest(
-    formula: ParsedFormula, known: list[tuple[str, ...]], client: str | None
-) -> tuple[str, ...]:
+def _of_interest(formula: ParsedFormula, known: list[tuple[str, ...]], client: str | None) -> tuple[str, ...]:
     if client is None:
         return known[0]
     for group in known:
@@ -93,9 +91,7 @@ def constant_within(rows: GroupedRows) -> Flags:
     return away <= 1e-12 * np.abs(rows.design).max(axis=0)
 
 
-def varying_columns(
-    encoding: Encoding, groups: Groups, rows: GroupedRows
-) -> tuple[Flags, tuple[str, ...]]:
+def varying_columns(encoding: Encoding, groups: Groups, rows: GroupedRows) -> tuple[Flags, tuple[str, ...]]:
     """Columns whose coefficients may differ between clients, (p,), and what to say of the others.
 
     A column that is constant within clients describes the client itself.  It moves the centre of the

@@ -124,7 +124,10 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
         covariance = covariance + np.diag(np.where(fixed, NEAR / np.maximum(known, 1e-12), 0.0))
     view = likelihood.expanded(modes_under(likelihood, mean, covariance))
     for _ in range(MATCHES):
-        view = _matched(likelihood, view, mean, covariance)
+        try:
+            view = _matched(likelihood, view, mean, covariance)
+        except np.linalg.LinAlgError:  # clients that say next to nothing, as after separation
+            break
     return view
 
 

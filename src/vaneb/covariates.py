@@ -123,8 +123,8 @@ def _columns(covariates: Any, n_clients: int) -> tuple[tuple[str, ...], Array]:
             ) from None
         if bad := np.flatnonzero(~np.isfinite(out[:, i])).tolist():
             raise InvalidReport(
-                f"covariate {name}: missing or not finite for client number {bad[0] + 1}. Fill it in, or leave "
-                "the client out."
+                f"covariate {name}: missing or not finite for client number {bad[0] + 1}. Fill it in, "
+                "or leave the client out."
             )
     return names, out
 

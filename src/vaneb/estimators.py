@@ -165,8 +165,8 @@ class VANEB(Estimator):
     def fit(self, clients: Any, progress: Progress | None = None, *, covariates: Any = None) -> Self:
         """Learn the population from ``clients``: ``Reports``, or any likelihood.
 
-        ``covariates`` (K, q), an array or a data frame: what is known of the clients themselves.  They move the
-        centre of the population, theta_k = B z_k + u_k; ``effects_`` is B.
+        ``covariates`` (K, q), an array or a data frame: what is known of the clients themselves.  They
+        move the centre of the population, theta_k = B z_k + u_k; ``effects_`` is B.
         """
         self.check()
         likelihood, names = self._likelihood(clients), tuple(getattr(clients, "names", ()))

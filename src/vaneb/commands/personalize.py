@@ -104,8 +104,8 @@ def personalize(
     client_covariates: Annotated[
         str | None,
         typer.Option(
-            help="Columns that describe the clients and move the centre of the population, as in age,size; n and "
-            "standard errors may be among them.",
+            help="Columns that describe the clients and move the centre of the population, as in "
+            "age,size; n and standard errors may be among them.",
             metavar="COLUMNS",
         ),
     ] = None,

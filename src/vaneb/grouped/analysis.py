@@ -109,14 +109,14 @@ def fit_groups(
     )
     if progress is not None:
         progress("fitting every client", 0, 1)
-    may_vary, notes = varying_columns(design.encoding, groups, rows)
+    may_vary, notes = varying_columns(design.encoding, groups, rows, family)
     settings = VANEB(population=population, seed=seed)
     settings.check()
     asked = groups.effects is not None
     if settings.kind == "discrete" and asked:
         raise InvalidOption(
-            "population discrete: atoms differ in all coefficients. Write the formula without bars, or choose "
-            "another population."
+            "population discrete: atoms differ in all coefficients. Write the formula without bars, or "
+            "choose another population."
         )
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
@@ -157,13 +157,13 @@ def _check_several(groups: Groups, family: str, likelihood: str, settings: VANEB
     named = " and ".join([groups.name, *(group_name(one.group) for one in groups.others)])
     if family != "gaussian":
         raise InvalidOption(
-            f"formula: several groups ({named}) need family gaussian for now. Keep one group, or code the other "
-            "one as terms."
+            f"formula: several groups ({named}) need family gaussian for now. Keep one group, or code the "
+            "other one as terms."
         )
     if likelihood != "exact" or settings.kind == "discrete":
         raise InvalidOption(
-            f"formula: several groups ({named}) are fitted together, with likelihood exact and a population that is "
-            "not discrete."
+            f"formula: several groups ({named}) are fitted together, with likelihood exact and a population "
+            "that is not discrete."
         )
 
 
@@ -223,8 +223,8 @@ def _check_columns(
     for column in groups.columns:
         if column in design.levels:
             raise InvalidOption(
-                f"formula {formula.text!r}: leave the client column {column} out of the terms. Every client has "
-                "coefficients of its own already."
+                f"formula {formula.text!r}: leave the client column {column} out of the terms. Every client "
+                "has coefficients of its own already."
             )
     if len(design.names) >= n_rows > 0:
         raise InvalidReport(

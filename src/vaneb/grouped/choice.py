@@ -117,12 +117,17 @@ def left_out_responses(rows: GroupedRows, family: Family, features: Array, fitte
         return averaged_response(family, index, without)
 
 
-def candidates(varying: NDArray[np.bool_], intercept: int | None, n_index: int) -> list[Index]:
-    """Coordinates that differ between clients, from none to all that may; for every class the same."""
+def candidates(
+    varying: NDArray[np.bool_], intercept: int | None, n_index: int, of_client: NDArray[np.bool_]
+) -> list[Index]:
+    """Coordinates that differ between clients, from none to all that may; for every class the same.
+
+    Columns ``of_client`` are constant within clients: if they may differ they do so with the intercept.
+    """
     p = len(varying)
     sets = [np.zeros(p, dtype=bool)]
     if intercept is not None and varying[intercept]:
-        sets.append(np.arange(p) == intercept)
+        sets.append((np.arange(p) == intercept) | (of_client & varying))
     if varying.sum() <= MOST and not any(np.array_equal(varying, one) for one in sets):
         sets.append(varying)
     return [np.flatnonzero(np.tile(one, n_index)) for one in sets]

@@ -85,8 +85,8 @@ def fit_crossed(design: Array, response: Array, factors: list[Factor], varying: 
     first, rest = factors[order[0]], [factors[j] for j in order[1:]]
     if (dense := sum(one.effects for one in rest)) > MOST:
         raise InvalidReport(
-            f"formula: the groups besides the largest have {dense:,} effects; at most {MOST:,} can be fitted. "
-            "Use fewer random terms."
+            f"formula: the groups besides the largest have {dense:,} effects; at most {MOST:,} can be "
+            "fitted. Use fewer random terms."
         )
     if n <= p:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {p} coefficients; use fewer terms")

@@ -1,14 +1,14 @@
 """The posterior over Gaussian populations of Gaussian clients, by importance sampling.
 
 Given the root L of the population's covariance, everything else can be integrated: mu is Gaussian and
-sigma^2 is inverse gamma.  So only the r (r + 1) / 2 entries of L are drawn, from a t distribution about their likeliest
-values, and weighed by
+sigma^2 is inverse gamma.  So only the r (r + 1) / 2 entries of L are drawn, from a t distribution about
+their likeliest values, and weighed by
 
     exp(-deviance(L) / 2) p(L L') |d(L L') / dL|,
 
 with the restricted deviance of ``mixed_model`` and the prior of ``vaneb.population.mixtures`` (half-t
-standard deviations, correlations as in Huang and Wand 2013).  Draws are independent, where sweeps of a Gibbs sampler
-that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
+standard deviations, correlations as in Huang and Wand 2013).  Draws are independent, where sweeps of a
+Gibbs sampler that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
 """
 
 from __future__ import annotations
@@ -40,9 +40,19 @@ WATCHED = 50
 
 
 def sample_gaussians(
-    fitted: Fitted, *, seed: int, options: Options | None = None, names: tuple[str, ...] = ()
+    fitted: Fitted,
+    *,
+    seed: int,
+    options: Options | None = None,
+    names: tuple[str, ...] = (),
+    most: int = MOST,
 ) -> tuple[Prior, Sampling] | None:
-    """Gaussian populations drawn from their posterior; ``None`` where too few points carry the weight."""
+    """Gaussian populations drawn from their posterior; ``None`` where too few points carry the weight.
+
+    ``most``: coefficients that may differ.
+    """
+    if len(fitted.model.varying) > most:
+        return None
     try:
         return _sampled(fitted, seed, options or Options(), names)
     except np.linalg.LinAlgError:  # a direction of which no client knows anything
@@ -54,7 +64,7 @@ def _sampled(
 ) -> tuple[Prior, Sampling] | None:
     model, moments = fitted.model, fitted.moments
     r, d, n = len(model.varying), len(model.mean), len(moments.cross)
-    if r > MOST or n < 3 or not np.isfinite(model.deviance) or np.linalg.matrix_rank(model.inverse) < d:
+    if n < 3 or not np.isfinite(model.deviance) or np.linalg.matrix_rank(model.inverse) < d:
         return None
     rng = np.random.default_rng([seed, 4])
     draws = int(np.clip(options.work / n, options.fewest_draws, options.draws))

@@ -27,6 +27,7 @@ from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.response import CLASSES
 from vaneb.grouped.scores import row_losses
+from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
@@ -36,7 +37,7 @@ from vaneb.local.families import Family, gaussian
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK, Options
-from vaneb.population.sampler import sample_populations
+from vaneb.population.sampler import Sampling, sample_populations
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 from vaneb.reports import OK, Reports
@@ -45,6 +46,8 @@ Flags = NDArray[np.bool_]
 
 #: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
 FEWEST = 20
+#: Share of the loss by which a population with fewer differences may be worse.
+SLIGHT = 1e-3
 #: Skewness or tails beyond this many standard errors make it worth asking whether there are groups.
 ODD = 2.5
 #: Rows that keep their own likelihood make sweeps dear: this is accurate enough.
@@ -95,14 +98,14 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     basis = model_basis(columns, d)
     if not family.is_likelihood:
         return Structure(basis, np.tile(may_vary, n_index), None, family, ())
-    sets = candidates(may_vary, intercept, n_index)
+    sets = candidates(may_vary, intercept, n_index, constant_within(rows))
     if asked:
         sets = [np.flatnonzero(np.tile(may_vary, n_index))]
     notes: tuple[str, ...] = ()
     if not asked and may_vary.sum() * n_index > MOST:
         notes += (
-            f"{int(may_vary.sum()) * n_index} coefficients might differ between clients, more than {MOST}: only "
-            "the intercept does. Write what else should in the formula, as in (1 + x | group)",
+            f"{int(may_vary.sum()) * n_index} coefficients might differ between clients, more than {MOST}: "
+            "only the intercept does. Write what else should in the formula, as in (1 + x | group)",
         )
     if family.name in CLASSES and rows.n_rows.max() == 1 and not asked:
         sets = sets[:1]
@@ -129,7 +132,7 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     varying = np.zeros(d, dtype=bool)
     varying[best.model.varying] = True
     if not asked and len(best.model.varying) < len(sets[-1]):
-        what = "only the intercept differs" if varying.any() else "no coefficient differs"
+        what = "slopes do not differ" if varying.any() else "no coefficient differs"
         notes += (f"{what} between clients: rows are predicted best so",)
     return Structure(basis, varying, best, family, notes)
 
@@ -150,15 +153,15 @@ def _check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
 
 
 def _best(rows: GroupedRows, family: Family, basis: Array, found: list[Fitted]) -> int:
-    """The population that predicts each row best from all others."""
+    """The simplest population that predicts each row from all others hardly worse than the best."""
     features = features_of(family, rows.design, basis)
-    averages = []
+    averages: list[float] = []
     for one in found:
         scaled = family.with_dispersion(one.model.variance) if family.name == "gaussian" else family
         mean = left_out_responses(rows, scaled, features, one)
         loss = row_losses(family.name, rows.response, mean).mean()
         averages.append(float(loss) if np.isfinite(loss) else np.inf)
-    return int(np.argmin(averages))
+    return int(np.flatnonzero(np.array(averages) <= (1 + SLIGHT) * min(averages))[0])
 
 
 def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
@@ -182,8 +185,8 @@ def fit_population(
     """Fit the population with ``model``'s options, and condition every client on it.
 
     The population is sampled in coordinates phi of covariates that are centred and scaled: the intercept at
-    an average row, and changes by a standard deviation.  So neither the units nor the zero of a covariate has a
-    say.
+    an average row, and changes by a standard deviation.  So neither the units nor the zero of a covariate
+    has a say.
 
     With ``population="auto"`` it is one Gaussian, as in a mixed model, unless a mixture predicts rows better
     (``predicts_better``): where noise is not what the family says, a mixture would take it for groups.
@@ -207,17 +210,28 @@ def fit_population(
         recoded, fitted = Recoded(clients, structure.basis), structure.fitted
         if kind == "gaussian" and exact and clients.is_gaussian and fitted is not None:
             found = sample_gaussians(fitted, seed=model.seed, options=model.options)
-        prior, model.sampling_ = found or sample_populations(
-            recoded,
-            single=kind == "gaussian",
-            seed=model.seed,
-            options=model.options or ROWS,
-            progress=progress,
-            varying=structure.varying,
-        )
+        prior, model.sampling_ = found or _sampled(recoded, structure, kind == "gaussian", model, progress)
         model.prior_ = prior.mapped(structure.basis, names)
         model.certificate_, model.trace_ = None, ()
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def _sampled(
+    clients: Recoded, structure: Structure, single: bool, model: VANEB, progress: Progress | None
+) -> tuple[Prior, Sampling]:
+    """By sweeps; where these break down on clients that say next to nothing, by the Gaussians that the
+    structure was found with."""
+    try:
+        return sample_populations(
+            clients, single=single, seed=model.seed, options=model.options or ROWS, progress=progress,
+            varying=structure.varying,
+        )  # fmt: skip
+    except np.linalg.LinAlgError:
+        fitted = structure.fitted
+        found = None if fitted is None else sample_gaussians(fitted, seed=model.seed, most=MOST)
+        if found is None:
+            raise
+        return found
 
 
 def fit_several(
@@ -228,7 +242,7 @@ def fit_several(
     model: VANEB,
     progress: Progress | None,
 ) -> tuple[Crossed, FixedEffects, Structure, Posterior]:
-    """Clients among other groups of rows: the population of the clients, once the others are taken into account.
+    """Clients among other groups of rows: the population of the clients, given the others.
 
     Least squares only.  ``others``: the other groups, in the order of the rows.
     """

@@ -49,8 +49,8 @@ def groups_of(formula: ParsedFormula, client: str | None) -> Groups:
     if not formula.random:
         if client is None:
             raise InvalidOption(
-                "client: name the column that tells clients (groups) apart, or write it in the formula, as in "
-                "(1 | school)."
+                "client: name the column that tells clients (groups) apart, or write it in the formula, as "
+                "in (1 | school)."
             )
         return Groups((client,), None, (), ())
     found: dict[tuple[str, ...], RandomTerm] = {}
@@ -79,8 +79,8 @@ def _of_interest(formula: ParsedFormula, known: list[tuple[str, ...]], client: s
             return group
     listed = ", ".join(map(group_name, known))
     raise InvalidOption(
-        f"client {client!r}: formula {shown(formula.text)} has the groups {listed}. Choose one of them, or leave "
-        "the client out."
+        f"client {client!r}: formula {shown(formula.text)} has the groups {listed}. Choose one of them, or "
+        "leave the client out."
     )
 
 
@@ -91,17 +91,23 @@ def constant_within(rows: GroupedRows) -> Flags:
     return away <= 1e-12 * np.abs(rows.design).max(axis=0)
 
 
-def varying_columns(encoding: Encoding, groups: Groups, rows: GroupedRows) -> tuple[Flags, tuple[str, ...]]:
+def varying_columns(
+    encoding: Encoding, groups: Groups, rows: GroupedRows, family: str
+) -> tuple[Flags, tuple[str, ...]]:
     """Columns whose coefficients may differ between clients, (p,), and what to say of the others.
 
     A column that is constant within clients describes the client itself.  It moves the centre of the
-    population, theta_k = B z_k + u_k, and its coefficient is the same for all.  The intercept is the exception.
+    population, theta_k = B z_k + u_k, and its coefficient is the same for all.  Not so the intercept.
+    Where rows are not Gaussian and the formula has no bars such a column is left to the population: sampling
+    what clients share mixes slowly there, and the posterior learns that the coefficient hardly differs.
     """
     asked = (
         np.ones(rows.design.shape[1], dtype=bool)
         if groups.effects is None
         else encoding.spanned_by(groups.effects)
     )
+    if groups.effects is None and family != "gaussian":
+        return asked, ()
     intercept = np.array([name == "Intercept" for name in encoding.names])
     of_client = constant_within(rows) & ~intercept & asked
     # Without an intercept, columns of a factor that say which clients are alike take its place.

@@ -51,7 +51,8 @@ class CovariateCoding:
             )
         return (values - self.centre) / self.scale
 
-    def augmented(self, likelihood: Likelihood, covariates: Any) -> Augmented:
+    def augmented(self, likelihood: Likelihood, covariates: Any) -> Any:
+        """The clients as functions of (u, B): what the sampler of populations needs of a likelihood."""
         return Augmented(likelihood, self.coded(covariates, likelihood.n_clients))
 
     def varying(self, d: int) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from vaneb.estimators import VANEB
 from vaneb.grouped import frames, scores
 from vaneb.grouped.crossed import Crossed, Factor
 from vaneb.grouped.design import Design, DesignRows, OtherGroups, learn_design
+from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import ParsedFormula, group_name, parse
 from vaneb.grouped.models import LocalModel, fit_local
 from vaneb.grouped.population import Structure, find_structure, fit_population, fit_several
@@ -120,6 +121,7 @@ def fit_groups(
         )
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
+    fixed: FixedEffects | None
     if groups.others:
         _check_several(groups, family, likelihood, settings)
         part = data[~testing].iloc[train.kept]

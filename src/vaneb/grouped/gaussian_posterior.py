@@ -213,4 +213,5 @@ def _error(fitted: Fitted, roots: Array, centres: Array, effective: float) -> fl
         own = (model.root @ model.root.T)[i, i]
         within[:, j] = model.variance * own / (1 + own * gram[some, j, j])
     share = between / np.maximum(between + within, 1e-300)
+    share = share[:, varying] if len(varying) else share
     return float(np.quantile(np.sqrt(share / effective), 0.95))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,7 +208,7 @@ def fit_population(
         if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
             kind = "gaussian"
         found = None
-        recoded, fitted = Recoded(clients, structure.basis), structure.fitted
+        recoded, fitted = _in_phi(clients, structure.basis), structure.fitted
         if kind == "gaussian" and exact and clients.is_gaussian and fitted is not None:
             found = sample_gaussians(fitted, seed=model.seed, options=model.options)
         prior, model.sampling_ = found or _sampled(recoded, structure, kind == "gaussian", model, progress)
@@ -216,8 +217,13 @@ def fit_population(
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
 
+def _in_phi(clients: Likelihood, basis: Array) -> Any:
+    """The clients in coordinates phi: what the sampler of populations needs of a likelihood."""
+    return Recoded(clients, basis)
+
+
 def _sampled(
-    clients: Recoded, structure: Structure, single: bool, model: VANEB, progress: Progress | None
+    clients: Any, structure: Structure, single: bool, model: VANEB, progress: Progress | None
 ) -> tuple[Prior, Sampling]:
     """By sweeps; where these break down on clients that say next to nothing, by the Gaussians that the
     structure was found with."""
@@ -258,7 +264,7 @@ def fit_several(
     back = np.linalg.inv(basis)
     clients = ConstantGaussian(estimates @ basis.T, back.T @ precision @ back)
     prior, model.sampling_ = sample_populations(
-        Recoded(clients, basis), single=model.kind == "gaussian", seed=model.seed, options=model.options,
+        _in_phi(clients, basis), single=model.kind == "gaussian", seed=model.seed, options=model.options,
         progress=progress, varying=may_vary,
     )  # fmt: skip
     model.prior_, model.certificate_, model.trace_ = prior.mapped(basis, names), None, ()
@@ -307,7 +313,7 @@ def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
         losses = []
         for kind in ("gaussian", "mixture"):
             prior, _ = sample_populations(
-                Recoded(clients, basis), single=kind == "gaussian", seed=seed, options=QUICK,
+                _in_phi(clients, basis), single=kind == "gaussian", seed=seed, options=QUICK,
                 varying=structure.varying,
             )  # fmt: skip
             if kind == "mixture" and prior.group_counts()[0] < 2:

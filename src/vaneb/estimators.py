@@ -15,6 +15,7 @@ import numpy as np
 
 from vaneb.adamix import adamix
 from vaneb.blocks import one_blas_thread
+from vaneb.covariates import CovariateCoding, Effects, learn_covariates
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -113,6 +114,8 @@ class VANEB(Estimator):
         How well the posterior over populations was sampled.
     certificate_ : Certificate or None
         Discrete populations: how far they can be from the best one.
+    effects_ : vaneb.covariates.Effects or None
+        What covariates of the clients do to the centre of the population.
     trace_, log_likelihood_ : tuple of Step, float
         Discrete populations: what happened on the way, and the average over clients at the end.
     """
@@ -138,6 +141,8 @@ class VANEB(Estimator):
         self.smooth = smooth
 
     prior_: Prior
+    effects_: Effects | None
+    coding_: CovariateCoding
     sampling_: Sampling | None
     certificate_: Certificate | None
     trace_: tuple[Step, ...]
@@ -157,11 +162,33 @@ class VANEB(Estimator):
             return "mixture" if self.solver is None else "discrete"
         return self.population
 
-    def fit(self, clients: Any, progress: Progress | None = None) -> Self:
-        """Learn the population from ``clients``: ``Reports``, or any likelihood."""
-        self._check()
+    def fit(self, clients: Any, progress: Progress | None = None, *, covariates: Any = None) -> Self:
+        """Learn the population from ``clients``: ``Reports``, or any likelihood.
+
+        ``covariates`` (K, q), an array or a data frame: what is known of the clients themselves.  They
+        move the centre of the population, theta_k = B z_k + u_k; ``effects_`` is B.
+        """
+        self.check()
         likelihood, names = self._likelihood(clients), tuple(getattr(clients, "names", ()))
-        self.sampling_, self.certificate_, self.trace_ = None, None, ()
+        self.sampling_, self.certificate_, self.trace_, self.effects_ = None, None, (), None
+        if covariates is not None:
+            if self.kind == "discrete":
+                raise InvalidOption(
+                    "covariates: a discrete population has no centre to move. Choose another population."
+                )
+            self.coding_ = coding = learn_covariates(covariates, likelihood.n_clients, names)
+            with one_blas_thread():
+                self.prior_, self.sampling_ = sample_populations(
+                    coding.augmented(likelihood, covariates),
+                    single=self.kind == "gaussian",
+                    seed=self.seed,
+                    options=self.options,
+                    names=coding.parameter_names(likelihood.dimension),
+                    progress=progress,
+                    varying=coding.varying(likelihood.dimension),
+                )
+            self.effects_ = coding.effects(self.prior_)
+            return self
         with one_blas_thread():
             if self.kind == "discrete":
                 fit = self._solve(likelihood, progress)
@@ -183,12 +210,25 @@ class VANEB(Estimator):
     def _likelihood(self, clients: Any) -> Likelihood:
         return with_outliers(as_likelihood(clients), 0.0 if self.solver == "pseudo-em" else self.outliers)
 
-    def personalize(self, clients: Any) -> Posterior:
-        """Each client's own posterior; ``clients`` may be ones that the fit has not seen."""
+    def personalize(self, clients: Any, *, covariates: Any = None) -> Posterior:
+        """Each client's own posterior; ``clients`` may be ones that the fit has not seen.
+
+        ``covariates`` as in ``fit``, where there were any.
+        """
         _need(self, "prior_")
+        coding = self.coding_ if getattr(self, "effects_", None) is not None else None
+        if (coding is None) != (covariates is None):
+            raise InvalidOption(
+                "covariates: the population was fitted without. Leave them out."
+                if coding is None
+                else "covariates: the population was fitted with them. Give those of these clients, too."
+            )
+        if coding is not None:
+            return coding.posterior(self._likelihood(clients), covariates, self.prior_, **labels(clients))
         return posterior(self._likelihood(clients), self.prior_, **labels(clients))
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse options that cannot be."""
         if self.smooth is not None:
             raise InvalidOption(
                 'smooth is gone: write population="discrete" for smooth="off" or 0, and nothing for "auto"'

@@ -48,6 +48,8 @@ class ReportsTable:
     """What the file calls its clients."""
     notes: tuple[str, ...]
     """How the file was read, what was taken for what, and what was not used."""
+    covariates: pa.Table | None = None
+    """Columns that describe the clients themselves, where such were asked for."""
 
 
 def read_reports(
@@ -57,6 +59,7 @@ def read_reports(
     *,
     choice: ColumnChoice | None = None,
     options: TextOptions | None = None,
+    covariates: Sequence[str] = (),
 ) -> ReportsTable:
     """Read and validate a table of reports.
 
@@ -72,13 +75,23 @@ def read_reports(
         Which columns hold what; what is not said is guessed from their names.
     options : TextOptions, optional
         Separator, decimal sign and encoding of a text file; recognised by default.
+    covariates : sequence of str
+        Columns that describe the clients themselves.
     """
     opened = open_table(path, options)
     choice = ColumnChoice() if choice is None else choice
-    found = choose_columns(
-        opened.columns, choice, covariance_given=variance_function is not None, names=names
-    )
-    table = opened.numbers(found.used, found.client)
+    if missing := [column for column in covariates if column not in opened.columns]:
+        raise InvalidReport(
+            f"{opened.place}: no column {missing[0]!r}, as the covariates of clients name it. The table has "
+            f"{', '.join(opened.columns)}."
+        )
+    given = variance_function is not None
+    found = choose_columns(opened.columns, choice, covariance_given=given, names=names)
+    apart = [column for column in covariates if column not in found.used]
+    if apart:  # they are used, if for something else
+        left = [column for column in opened.columns if column not in apart]
+        found = choose_columns(left, choice, covariance_given=given, names=names)
+    table = opened.numbers([*found.used, *apart], found.client)
     if table.num_rows == 0:
         raise InvalidReport(f"{opened.place}: has a header but no rows. Give one row per client.")
     client_type = client_type_of(table[found.client].type, found.client)
@@ -86,7 +99,8 @@ def read_reports(
         reports = reports_of(table, found, variance_function)
     except InvalidReport as error:
         raise InvalidReport(found.in_own_words(str(error))) from None
-    return ReportsTable(reports, client_type, found.client, opened.notes + found.notes)
+    described = table.select(list(covariates)) if covariates else None
+    return ReportsTable(reports, client_type, found.client, opened.notes + found.notes, described)
 
 
 def reports_of(table: pa.Table, found: Layout, variance_function: str | None) -> Reports:

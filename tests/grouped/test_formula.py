@@ -48,8 +48,9 @@ def terms(text: str) -> str:
         (". - u", "1 + `my v`"),
         ("a:.", "1 + a:u + a:`my v`"),
         ("a + offset(log(t)) + offset(-2*b)", "1 + a + offset(log(t)) + offset(-2 * b)"),
-        ("a + (1 + x | g) + (x || g)", "1 + a + (1 + x | g) + (1 + x || g)"),
-        ("(0 + x | a/b)", "1 + (0 + x | a) + (0 + x | a:b)"),
+        ("a + (1 + x | g) + (x || g)", "1 + a + x + (1 + x | g) + (1 + x || g)"),
+        (". + (1 | u)", "1 + `my v` + (1 | u)"),
+        ("(0 + x | a/b)", "1 + x + (0 + x | a) + (0 + x | a:b)"),
     ],
 )
 def test_terms_are_multiplied_out(text: str, expanded: str) -> None:

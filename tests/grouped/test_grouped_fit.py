@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
-from vaneb.grouped.population import halves_of_rows, predicts_better
+from vaneb.grouped.population import find_structure, halves_of_rows, predicts_better
 from vaneb.grouped.scores import loss
 from vaneb.local.data import GroupedRows
 
@@ -289,7 +289,8 @@ def clusters(apart: float, clients: int = 200) -> pd.DataFrame:
 @pytest.mark.parametrize("apart", [0.0, 3.0])
 def test_rows_know_whether_the_population_has_two_clusters(apart: float) -> None:
     fit = fit_groups(clusters(apart), client="k", formula="y ~ 1")
-    assert predicts_better(fit.rows, fit.local.family, np.eye(1), 0) == (apart > 0)
+    structure = find_structure(fit.rows, fit.local, np.array([True]), asked=True)
+    assert predicts_better(fit.rows, structure, 0) == (apart > 0)
     assert fit.prior.kind == ("mixture" if apart else "gaussian")
     if apart:
         assert fit.prior.group_counts()[0] >= 2
@@ -297,7 +298,8 @@ def test_rows_know_whether_the_population_has_two_clusters(apart: float) -> None
 
 def test_few_clients_cannot_tell_and_what_is_asked_for_is_not_compared() -> None:
     few = fit_groups(clusters(3.0, 19), client="k", formula="y ~ 1")
-    assert not predicts_better(few.rows, few.local.family, np.eye(1), 0)
+    structure = find_structure(few.rows, few.local, np.array([True]), asked=True)
+    assert not predicts_better(few.rows, structure, 0)
     assert few.prior.kind == "gaussian"
     for kind in ("mixture", "gaussian", "discrete"):
         asked = fit_groups(clusters(3.0, 30), client="k", formula="y ~ 1", population=kind)

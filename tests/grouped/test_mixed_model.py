@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime, minimize
 
 from vaneb.errors import InvalidReport
-from vaneb.grouped.mixed_model import _Moments, mixed_model
+from vaneb.grouped.mixed_model import (
+    MixedModel,
+    Moments,
+    centred_rows,
+    deviance,
+    fit_moments,
+    identified,
+)
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 
@@ -20,6 +29,14 @@ def simulated(seed: int, sizes: np.ndarray, sd: float = 1.0) -> GroupedRows:
     theta = rng.multivariate_normal([5, 1], [[1, 0.3], [0.3, 0.5]], len(sizes))
     response = (design * theta[client]).sum(axis=1) + sd * rng.standard_normal(len(client))
     return GroupedRows.from_columns(client, design, response)
+
+
+def mixed_model(rows: GroupedRows, *, restricted: bool = True) -> MixedModel:
+    """All coefficients differ, in the coordinates of the columns themselves."""
+    centred = centred_rows(rows)
+    found = centred.model(np.arange(rows.design.shape[1]), restricted=restricted)
+    root = centred.basis @ found.root  # not triangular, but a root all the same
+    return replace(found, mean=centred.basis @ found.mean, root=root)
 
 
 def minus_log_density(rows: GroupedRows, mean: np.ndarray, spread: np.ndarray, variance: float) -> float:
@@ -40,15 +57,21 @@ def test_gradient(restricted: bool) -> None:
     gram = outer_sums(rows.design, rows.starts)
     cross = np.add.reduceat(rows.design * rows.response[:, None], rows.starts[:-1], axis=0)
     square = float(rows.response @ rows.response)
-    moments = _Moments(gram, cross, square, len(rows.response), 0.1, restricted)
-    factor = np.array([[0.7, 0.0], [0.2, 0.4]])
-    numeric = approx_fprime(factor.ravel(), lambda f: moments.deviance(f.reshape(2, 2))[0], 1e-6)
-    assert_allclose(moments.deviance(factor)[1].ravel(), numeric, rtol=1e-4, atol=1e-4)
+    for moments in (Moments(gram, cross, square, len(rows.response), 0.1), Moments(gram, cross)):
+        for varying, factor in (([0, 1], np.array([[0.7, 0.0], [0.2, 0.4]])), ([1], np.array([[0.6]]))):
+            at = np.array(varying)
+
+            def value(f: np.ndarray, moments=moments, at=at) -> float:
+                return deviance(moments, at, f.reshape(len(at), -1), restricted)[0]
+
+            numeric = approx_fprime(factor.ravel(), value, 1e-6)
+            found = deviance(moments, at, factor, restricted)[1].ravel()
+            assert_allclose(found, numeric, rtol=1e-4, atol=1e-3)
 
 
 def test_maximum_likelihood_is_that_of_the_marginal_density() -> None:
     rows = simulated(1, np.full(12, 4))
-    found = mixed_model(rows, free=np.tri(2, dtype=bool), restricted=False)
+    found = mixed_model(rows, restricted=False)
     at_found = minus_log_density(rows, found.mean, found.spread, found.variance)
 
     def loss(x: np.ndarray) -> float:
@@ -71,11 +94,15 @@ def test_restricted_likelihood_of_balanced_one_way_data_is_the_analysis_of_varia
     assert found.mean[0] == pytest.approx(y.mean())
 
 
+def told_apart(rows: GroupedRows, varying: list[int]) -> bool:
+    return identified(centred_rows(rows).moments.gram, rows.n_rows, np.array(varying))
+
+
 def test_clients_of_one_or_two_rows_reveal_the_noise() -> None:
     sizes = np.random.default_rng(3).integers(1, 3, 4000)
-    found = mixed_model(simulated(3, sizes, sd=1.5))
-    assert found.identified
-    assert found.variance == pytest.approx(2.25, rel=0.1)
+    rows = simulated(3, sizes, sd=1.5)
+    assert told_apart(rows, [0, 1])
+    assert mixed_model(rows).variance == pytest.approx(2.25, rel=0.1)
 
 
 def test_units_of_the_columns_do_not_matter() -> None:
@@ -88,19 +115,13 @@ def test_units_of_the_columns_do_not_matter() -> None:
     assert_allclose(second.spread[1, 1], 1e4 / 1e10 * first.spread[1, 1], rtol=1e-3)
 
 
-def test_one_row_per_client_cannot_tell_noise_from_population() -> None:
-    rows = simulated(5, np.ones(200, dtype=int))
-    found = mixed_model(rows)
-    assert not found.identified
-    # What could be either is taken for noise.
-    assert found.spread[0, 0] < 0.2 * found.variance
-
-
-def test_same_two_points_at_every_client_cannot_either() -> None:
+def test_designs_that_cannot_tell_noise_from_population() -> None:
     rng = np.random.default_rng(6)
+    assert not told_apart(simulated(5, np.ones(200, dtype=int)), [0, 1])
     design = np.tile([[1.0, 0.0], [1.0, 1.0]], (50, 1))
-    rows = GroupedRows.from_columns(np.repeat(np.arange(50), 2), design, rng.standard_normal(100))
-    assert not mixed_model(rows).identified
+    same = GroupedRows.from_columns(np.repeat(np.arange(50), 2), design, rng.standard_normal(100))
+    assert not told_apart(same, [0, 1])
+    assert told_apart(same, [0])
 
 
 def test_rows_without_noise_and_too_few_rows() -> None:
@@ -108,4 +129,21 @@ def test_rows_without_noise_and_too_few_rows() -> None:
     exact = GroupedRows.from_columns(rows.client_of_row, rows.design, rows.design @ [1.0, 2.0])
     assert 0 < mixed_model(exact).variance < 1e-8
     with pytest.raises(InvalidReport, match="1 rows cannot tell"):
-        mixed_model(GroupedRows.from_columns(["a"], [[1.0]], [2.0]))
+        centred_rows(GroupedRows.from_columns(["a"], [[1.0]], [2.0]))
+
+
+def test_fixed_effects_are_generalised_least_squares() -> None:
+    """Given the variances, mu and its covariance from the definition, with one coefficient that is shared."""
+    rows = simulated(8, np.random.default_rng(8).integers(2, 7, 25))
+    moments = centred_rows(rows).moments
+    found = centred_rows(rows).model(np.array([0]))
+    basis = centred_rows(rows).basis
+    left, right = np.zeros((2, 2)), np.zeros(2)
+    for k in range(rows.n_clients):
+        part = slice(rows.starts[k], rows.starts[k + 1])
+        z = rows.design[part] @ basis
+        weight = np.linalg.inv(z @ found.spread @ z.T + found.variance * np.eye(len(z)))
+        left, right = left + z.T @ weight @ z, right + z.T @ weight @ rows.response[part]
+    assert_allclose(found.mean, np.linalg.solve(left, right), rtol=1e-6)
+    assert_allclose(found.covariance_of_mean, np.linalg.inv(left), rtol=1e-6)
+    assert fit_moments(moments, np.array([], dtype=np.intp)).root.shape == (0, 0)

@@ -103,6 +103,14 @@ def personalize(
             "poisson, binomial, normal:VARIANCE, gamma:SHAPE, negative-binomial:SIZE, squared. Needs n."
         ),
     ] = None,
+    client_covariates: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns that describe the clients and move the centre of the population, as in "
+            "age,size; n and standard errors may be among them.",
+            metavar="COLUMNS",
+        ),
+    ] = None,
     population: PopulationOption = Population.AUTO,
     solver: Annotated[
         Solver | None, typer.Option(help="How atoms are fitted; asks for --population discrete.")
@@ -131,6 +139,14 @@ def personalize(
         from vaneb.prior import Prior
         from vaneb.tables import read_reports, results_table, suffix_of
 
+        described = tuple(c.strip() for c in (client_covariates or "").split(",") if c.strip())
+        if described and (prior_in is not None or prior_out is not None):
+            raise InvalidOption(
+                "--client-covariates: a population with covariates is not saved or loaded yet. Leave "
+                "--prior-in and --prior-out out."
+            )
+        if described and report is not None:
+            raise InvalidOption("--client-covariates: pages do not show covariates yet. Leave --report out.")
         prior = None if prior_in is None else Prior.load(prior_in)
         table = read_reports(
             reports,
@@ -138,16 +154,17 @@ def personalize(
             names=prior.names if prior else None,
             choice=column_choice(client, estimate, se, variance, n),
             options=TextOptions(sep, decimal, encoding),
+            covariates=described,
         )
         with progress_bar(quiet) as progress:
             if prior is None:
                 method = None if solver is None else solver.value
                 model = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
-                model.fit(table.reports, progress=progress)
+                model.fit(table.reports, progress=progress, covariates=table.covariates)
             else:
                 model = VANEB.from_prior(prior)
             progress("personalising", 1, 2)
-            posterior = model.personalize(table.reports)
+            posterior = model.personalize(table.reports, covariates=table.covariates)
             results = results_table(posterior, level, table.client_type)
             progress("writing", 2, 2)
             with contextlib.ExitStack() as stack:
@@ -212,7 +229,9 @@ def promise_missed(model: VANEB) -> str:
 def population_rows(model: VANEB) -> dict[str, str]:
     """Lines of a summary: the population, and how well it is known."""
     prior = model.prior_
-    numbers = zip(prior.names, prior.mean, prior.typical_sd, strict=True)
+    effects = getattr(model, "effects_", None)
+    own = slice(0, prior.dimension if effects is None else len(effects.mean))  # without the covariates'
+    numbers = zip(prior.names[own], prior.mean[own], prior.typical_sd[own], strict=True)
     names = [f"{name} {m:.4g} (sd {s:.3g})" for name, m, s in numbers]
     rows = {
         "population": str(prior),
@@ -240,11 +259,26 @@ def _check(
         raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
 
 
+def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
+    """What a unit of each covariate does to each parameter."""
+    effects = getattr(model, "effects_", None)
+    if effects is None:
+        return {}
+    return {
+        f"per {z}": ", ".join(
+            f"{name} {m:.4g} (sd {s:.2g})"
+            for name, m, s in zip(names, effects.mean[:, i], effects.sd[:, i], strict=True)
+        )
+        for i, z in enumerate(effects.covariates)
+    }
+
+
 def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:
     rows = {
         "clients": f"{len(posterior):,}",
-        "parameters": f"{model.prior_.dimension}",
+        "parameters": f"{len(posterior.names)}",
         **population_rows(model),
+        **_effect_rows(model, posterior.names),
         "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
         "flagged clients": f"{sum(map(bool, posterior.flag)):,}",
         "seconds": f"{seconds:.1f}",

@@ -63,8 +63,14 @@ class LikelihoodName(StrEnum):
 
 def run(
     data: Annotated[Path, typer.Argument(help=f"Table of rows: {TABLE_IN}", metavar="DATA")],
-    client: Annotated[str, typer.Option(help="Column that names the client (group) of a row.")],
-    formula: Annotated[str, typer.Option(help='Model of every client, such as "y ~ x1 + x2".')],
+    formula: Annotated[
+        str,
+        typer.Option(help='Model of every client, such as "y ~ x1 + x2" or "y ~ x + z + (1 + x | school)".'),
+    ],
+    client: Annotated[
+        str | None,
+        typer.Option(help="Column that names the client (group) of a row, unless the formula does."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
     family: Annotated[FamilyName, typer.Option(help="Of the response.")] = FamilyName.GAUSSIAN,
     offset: Annotated[
@@ -117,7 +123,7 @@ def run(
 
             if reports_out is not None:
                 suffix_of(reports_out)
-            ids = [client, *([test_column] if test_column else [])]
+            ids = [c for c in (client, test_column) if c]
             rows, notes = read_rows(data, TextOptions(sep, decimal, encoding), ids)
             fit = fit_groups(
                 rows,
@@ -151,7 +157,7 @@ def run(
                 if report is not None:
                     from vaneb.report import grouped_content, page
 
-                    title = f"{formula}, by {client}: {name_of(data)}"
+                    title = f"{formula}, by {fit.design.client}: {name_of(data)}"
                     content = grouped_content(fit, seconds=time.perf_counter() - begin, title=title)
                     stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
         if not quiet:

@@ -5,31 +5,37 @@ rows -> design -> local fits -> likelihood of each client -> population (VANEB) 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames, scores
-from vaneb.grouped.design import Design, DesignRows, learn_design
-from vaneb.grouped.formula import ParsedFormula, parse
+from vaneb.grouped.crossed import Crossed, Factor
+from vaneb.grouped.design import Design, DesignRows, OtherGroups, learn_design
+from vaneb.grouped.fixed import FixedEffects
+from vaneb.grouped.formula import ParsedFormula, group_name, parse
 from vaneb.grouped.models import LocalModel, fit_local
-from vaneb.grouped.population import fit_population
+from vaneb.grouped.population import Structure, find_structure, fit_population, fit_several
 from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
+from vaneb.grouped.terms import Groups, groups_of, varying_columns
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.fit import Progress
 
+Array = NDArray[np.float64]
 LIKELIHOODS = ("exact", "gaussian")
 
 
 def fit_groups(
     frame: Any,
     *,
-    client: str,
     formula: str,
+    client: str | None = None,
     family: str = "gaussian",
     offset: str | None = None,
     test_column: str | None = None,
@@ -44,9 +50,10 @@ def fit_groups(
     Parameters
     ----------
     frame : pandas, polars or pyarrow table
-    client : column that names the client (group) of each row
     formula : such as ``"y ~ x1 + C(x2)"``, read as data, never run as code; every coefficient may differ
-        between clients
+        between clients.  ``"y ~ x1 + x2 + (1 + x1 | school)"`` says what differs, and names the clients.
+    client : column that names the client (group) of each row; with several groups in the formula, the one of
+        interest, which is the first unless told
     family : "gaussian", "binomial", "poisson", "multinomial", "gamma" or "huber"
     offset : column that is added to the linear index, such as log exposure
     test_column : column that is 1 in rows to be predicted, 0 in rows to be fitted
@@ -69,12 +76,15 @@ def fit_groups(
     """
     _check(family, likelihood, level)
     data = frames.as_pandas(frame)
-    for column, wanted_by in ((client, "client"), (offset, "offset"), (test_column, "test_column")):
+    for column, wanted_by in ((offset, "offset"), (test_column, "test_column")):
         if column is not None:
             frames.need_column(data, column, wanted_by)
     reserved = [c for c in (client, offset, test_column) if c is not None]
-    parsed = parse(formula, data, reserved)
-    used = list(dict.fromkeys([*reserved, *parsed.columns]))
+    parsed = parse(formula, data, reserved, allow=("random",))
+    groups = groups_of(parsed, client)
+    for column in groups.columns:
+        frames.need_column(data, column, "client")
+    used = list(dict.fromkeys([*groups.columns, *(c for c in reserved if c in data), *parsed.columns]))
     complete = data[used].notna().all(axis=1).to_numpy()
     data, total = data[complete], len(data)
     if not len(data):
@@ -87,34 +97,112 @@ def fit_groups(
     )
     if testing.all():
         raise InvalidReport(f"column {test_column}: marks every row as a test row; none is left for the fit.")
-    design = learn_design(data[~testing], parsed, family, client=client, offset=offset)
-    _check_columns(design, parsed, len(data[~testing]), client, test_column)
+    design = learn_design(
+        data[~testing], parsed, family, client=groups.name, offset=offset, client_columns=groups.client
+    )
+    _check_columns(design, parsed, len(data[~testing]), groups, test_column)
     train = design.rows(data[~testing], response=True, new=False)
-    test = design.rows(data[testing], response=True) if test_column is not None else None
     if not len(train.kept):
         raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
     assert train.response is not None
-    kept = len(train.kept) + (0 if test is None else len(test.kept))
     rows = GroupedRows.from_columns(
         train.clients, train.covariates, train.response, offset=train.offset, names=design.names
     )
     if progress is not None:
         progress("fitting every client", 0, 1)
+    may_vary, notes = varying_columns(design.encoding, groups, rows, family)
+    settings = VANEB(population=population, seed=seed)
+    settings.check()
+    asked = groups.effects is not None
+    if settings.kind == "discrete" and asked:
+        raise InvalidOption(
+            "population discrete: atoms differ in all coefficients. Write the formula without bars, or "
+            "choose another population."
+        )
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
-    settings = VANEB(population=population, seed=seed)
-    model, after = fit_population(rows, local, names, likelihood, settings, progress)
-    notes = local.notes
+    fixed: FixedEffects | None
+    if groups.others:
+        _check_several(groups, family, likelihood, settings)
+        part = data[~testing].iloc[train.kept]
+        found = _other_groups(design, groups, part, train.clients, rows)
+        crossed, fixed, structure, after = fit_several(
+            rows, names, may_vary, [factor for _, _, factor in found], settings, progress
+        )
+        model = settings
+        design = replace(design, others=_with_effects(found, crossed))
+        rows = replace(rows, offset=_offsets(design, part, train, rows))
+        local = fit_local(rows, design.coding)
+    else:
+        structure = find_structure(rows, local, may_vary, asked=asked or settings.kind == "discrete")
+        local = replace(local, family=structure.family)
+        model, after = fit_population(rows, local, structure, names, likelihood, settings, progress)
+        fixed = structure.fixed_effects(names, model.prior_)
+    local = replace(local, family=structure.family)
+    test = design.rows(data[testing], response=True) if test_column is not None else None
+    kept = len(train.kept) + (0 if test is None else len(test.kept))
+    notes = (*groups.notes, *notes, *structure.notes)
     if family == "huber" and likelihood == "exact":
         notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
         likelihood = "gaussian"
     fit = GroupedFit(
         design, rows, local, model, after, likelihood, level, total - kept, None,
-        frames.is_whole(data[client]), notes,
+        len(groups.client) == 1 and frames.is_whole(data[groups.name]), notes,
+        fixed, _varying_names(structure, names),
     )  # fmt: skip
     if test is None or not len(test.kept):
         return fit
     return GroupedFit(**{**vars(fit), "held_out": _held_out(fit, test)})
+
+
+def _check_several(groups: Groups, family: str, likelihood: str, settings: VANEB) -> None:
+    named = " and ".join([groups.name, *(group_name(one.group) for one in groups.others)])
+    if family != "gaussian":
+        raise InvalidOption(
+            f"formula: several groups ({named}) need family gaussian for now. Keep one group, or code the "
+            "other one as terms."
+        )
+    if likelihood != "exact" or settings.kind == "discrete":
+        raise InvalidOption(
+            f"formula: several groups ({named}) are fitted together, with likelihood exact and a population "
+            "that is not discrete."
+        )
+
+
+def _other_groups(
+    design: Design, groups: Groups, part: Any, clients: Any, rows: GroupedRows
+) -> list[tuple[OtherGroups, NDArray[np.intp], Factor]]:
+    """The groups besides the clients, their codes, and the same in the order of ``rows``."""
+    place = {name: k for k, name in enumerate(rows.ids)}
+    order = np.argsort([place[c] for c in clients], kind="stable")
+    found = []
+    for one in groups.others:
+        names, codes = np.unique(frames.group_ids(part, one.group).astype(str), return_inverse=True)
+        columns = np.flatnonzero(design.encoding.spanned_by(one.effects))
+        nothing = np.zeros((len(names), len(columns)))
+        levels = {str(name): i for i, name in enumerate(names)}
+        others = OtherGroups(one.group, levels, tuple(columns.tolist()), nothing, nothing.T @ nothing)
+        factor = Factor(codes[order], len(names), np.ascontiguousarray(rows.design[:, columns]))
+        found.append((others, codes, factor))
+    return found
+
+
+def _with_effects(found: list, crossed: Crossed) -> tuple[OtherGroups, ...]:
+    return tuple(
+        replace(others, effects=effects, covariance=crossed.variance * root @ root.T)
+        for (others, _, _), effects, root in zip(found, crossed.effects[1:], crossed.roots[1:], strict=True)
+    )
+
+
+def _offsets(design: Design, part: Any, train: DesignRows, rows: GroupedRows) -> Array:
+    """The rows' offsets with the effects of other groups, in the order of ``rows``."""
+    place = {name: k for k, name in enumerate(rows.ids)}
+    order = np.argsort([place[c] for c in train.clients], kind="stable")
+    extra = sum(
+        (one.index(frames.group_ids(part, one.columns), train.covariates) for one in design.others),
+        np.zeros(len(part)),
+    )
+    return rows.offset + extra[order]
 
 
 def _check(family: str, likelihood: str, level: float) -> None:
@@ -126,7 +214,7 @@ def _check(family: str, likelihood: str, level: float) -> None:
 
 
 def _check_columns(
-    design: Design, formula: ParsedFormula, n_rows: int, client: str, test_column: str | None
+    design: Design, formula: ParsedFormula, n_rows: int, groups: Groups, test_column: str | None
 ) -> None:
     """Refuse formulas that can only be a slip."""
     for column, what in ((test_column, "the test column"), (formula.response, "the response")):
@@ -134,16 +222,23 @@ def _check_columns(
             raise InvalidOption(
                 f"formula {formula.text!r}: {what} {column} stands on the right-hand side. Leave it out."
             )
-    if client in design.levels:
-        raise InvalidOption(
-            f"formula {formula.text!r}: leave the client column {client} out. Every client has coefficients "
-            "of its own already."
-        )
+    for column in groups.columns:
+        if column in design.levels:
+            raise InvalidOption(
+                f"formula {formula.text!r}: leave the client column {column} out of the terms. Every client "
+                "has coefficients of its own already."
+            )
     if len(design.names) >= n_rows > 0:
         raise InvalidReport(
             f"formula {formula.text!r}: {len(design.names):,} coefficients for {n_rows:,} rows. "
             f"{design.encoding.use_fewer}"
         )
+
+
+def _varying_names(structure: Structure, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Coefficients that differ between clients."""
+    reached = np.abs(structure.basis[:, structure.varying]).max(axis=1, initial=0.0) > 0
+    return tuple(name for name, flag in zip(names, reached, strict=True) if flag)
 
 
 def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:

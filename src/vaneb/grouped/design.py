@@ -43,14 +43,44 @@ class DesignRows:
 
 
 @dataclass(frozen=True, eq=False)
+class OtherGroups:
+    """Groups besides the clients, whose effects a fit has estimated: they are a known part of the index."""
+
+    columns: tuple[str, ...]
+    """Columns of the data that name the group."""
+    levels: dict[str, int]
+    """Position of each group, by its name."""
+    design_columns: tuple[int, ...]
+    """Columns of the design whose coefficients differ between the groups, r of them."""
+    effects: Array
+    """Shape (levels, r)."""
+    covariance: Array
+    """Of the effects between groups, (r, r)."""
+
+    @property
+    def name(self) -> str:
+        return ":".join(self.columns)
+
+    def index(self, ids: NDArray[np.object_], covariates: Array) -> Array:
+        """Their part of each row's index; nothing for groups that were not in the fit."""
+        known = np.vstack([self.effects, np.zeros((1, self.effects.shape[1]))])
+        at = np.array([self.levels.get(name, -1) for name in ids], dtype=np.intp)
+        return np.einsum("nr,nr->n", covariates[:, list(self.design_columns)], known[at])
+
+
+@dataclass(frozen=True, eq=False)
 class Design:
     """What was learned from the rows of a fit; turns any rows into numbers."""
 
     encoding: Encoding
     coding: ResponseCoding
     client: str
+    """What clients are called: the column that names them, or several joined by colons."""
     offset: str | None
     """Column that is added to the offsets of the formula."""
+    client_columns: tuple[str, ...] = ()
+    """Columns that name the client, where it is not ``client`` alone."""
+    others: tuple[OtherGroups, ...] = ()
 
     @property
     def formula(self) -> ParsedFormula:
@@ -66,10 +96,15 @@ class Design:
         """Values, as text, of each column that is a factor."""
         return self.encoding.levels
 
+    @property
+    def who(self) -> tuple[str, ...]:
+        """Columns that name the client."""
+        return self.client_columns or (self.client,)
+
     def rows(self, frame: pd.DataFrame, *, response: bool, new: bool = True) -> DesignRows:
         """The complete rows of ``frame``; ``new`` if they are not the rows of the fit."""
         columns = self.formula.columns if response else self.formula.right_columns
-        wanted = [self.client, *columns, *([self.offset] if self.offset else [])]
+        wanted = [*self.who, *columns, *([self.offset] if self.offset else [])]
         for column in dict.fromkeys(wanted):
             frames.need_column(frame, column, "the fit" if new else "the formula")
         complete = np.flatnonzero(frame[list(dict.fromkeys(wanted))].notna().all(axis=1))
@@ -88,12 +123,14 @@ class Design:
         shift = self.encoding.offset(part)
         if self.offset:
             shift += _numbers(part, self.offset, "the offset")
+        for one in self.others:
+            shift += one.index(frames.group_ids(part, one.columns), np.nan_to_num(covariates))
         # log(x) of a negative x is missing too.
         defined = ~(np.isnan(covariates).any(axis=1) | np.isnan(shift))
         if y is not None:
             defined &= ~np.isnan(y)
         return DesignRows(
-            frames.client_ids(part[self.client])[defined],
+            frames.group_ids(part, self.who)[defined],
             covariates[defined],
             None if y is None else y[defined],
             shift[defined],
@@ -102,10 +139,17 @@ class Design:
 
 
 def learn_design(
-    frame: pd.DataFrame, formula: ParsedFormula, family: str, *, client: str, offset: str | None
+    frame: pd.DataFrame,
+    formula: ParsedFormula,
+    family: str,
+    *,
+    client: str,
+    offset: str | None,
+    client_columns: tuple[str, ...] = (),
 ) -> Design:
     """Learn a design from the rows of a fit."""
-    used = list(dict.fromkeys([client, *formula.columns, *([offset] if offset else [])]))
+    who = client_columns or (client,)
+    used = list(dict.fromkeys([*who, *formula.columns, *([offset] if offset else [])]))
     complete = frame[frame[used].notna().all(axis=1)]
     if not len(complete):
         raise InvalidReport(
@@ -117,7 +161,7 @@ def learn_design(
         )
     encoding = Encoding.learn(formula, complete)
     coding = ResponseCoding.learn(formula.response, family, encoding.response(complete))
-    return Design(encoding, coding, client, offset)
+    return Design(encoding, coding, client, offset, client_columns)
 
 
 def _numbers(frame: pd.DataFrame, column: str, what: str) -> Array:

@@ -78,7 +78,7 @@ class Encoding:
             raise InvalidReport(
                 "encoding: the formula should be text, and the states a table. Save it again."
             )
-        formula = understand(text, limits=limits)
+        formula = understand(text, allow={"random"}, limits=limits)
         known = dict(_stateful(formula))
         if set(states) != set(known):
             odd = sorted(map(str, set(states) ^ set(known)))[0]
@@ -137,6 +137,22 @@ class Encoding:
             out[:, start : start + columns.shape[1]] = columns
             start += columns.shape[1]
         return out
+
+    def spanned_by(self, terms: Sequence[Term]) -> NDArray[np.bool_]:
+        """Which columns, (p,), lie in what ``terms`` span, with all levels of their factors."""
+        span: set[frozenset[str]] = set()
+        for term in terms:
+            span |= _spans([(node, False) for node in term], self._is_factor)
+        inside: list[bool] = []
+        for piece in self._pieces:
+            own = _spans(piece, self._is_factor)
+            if span & own and not own <= span:
+                raise InvalidReport(
+                    f"formula {shown(self.formula.text)}: {':'.join(source(n) for n, _ in piece)!r} differs "
+                    "between groups in part only. Write the terms of the bar among the others, too."
+                )
+            inside += [own <= span] * self._piece_width(piece)
+        return np.array(inside, dtype=bool)
 
     def offset(self, frame: pd.DataFrame) -> Array:
         """Sum of the formula's offsets, shape (N,)."""
@@ -271,6 +287,14 @@ def _pieces(
                 for node in term
                 if source(node) in numbers or source(node) in reduced
             )
+
+
+def _spans(piece: Sequence[tuple[Node, bool]], is_factor: Callable[[Node], bool]) -> set[frozenset[str]]:
+    """Products of numbers with contrasts that a piece spans."""
+    always = frozenset(source(node) for node, reduced in piece if reduced or not is_factor(node))
+    free = [source(node) for node, reduced in piece if not reduced and is_factor(node)]
+    sizes = range(len(free) + 1)
+    return {always | frozenset(s) for size in sizes for s in combinations(free, size)}
 
 
 def _merged(pieces: list[frozenset[tuple[str, bool]]]) -> list[frozenset[tuple[str, bool]]]:

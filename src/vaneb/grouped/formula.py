@@ -35,8 +35,7 @@ Term = tuple[Node, ...]
 
 #: What some models can use and others cannot, and what to do instead.
 SPECIAL = {
-    "random": "leave out terms such as (1 | group). The client column is named on its own, and every "
-    "coefficient of the formula varies between clients.",
+    "random": "leave out terms such as (1 | group) here. The client column is named on its own.",
     "survival": "Surv(time, event) is not supported here yet. Give one response, as in 'time ~ x'.",
     "trials": "successes | trials is not supported here yet. Give one row for each trial, with a response of "
     "0 or 1.",
@@ -60,10 +59,12 @@ class ParsedFormula:
     text: str
     left: Node
     terms: tuple[Term, ...]
-    """Terms of the right-hand side by the number of their factors."""
+    """Terms of the right-hand side by the number of their factors, those of random terms among them."""
     offsets: tuple[Node, ...]
     random: tuple[RandomTerm, ...]
     limits: Limits
+    added: tuple[Term, ...] = ()
+    """Terms that stand within random terms only: what differs between groups has an average, too."""
 
     @property
     def response(self) -> str:
@@ -94,10 +95,19 @@ class ParsedFormula:
         offsets = [f"offset({source(node)})" for node in self.offsets]
         return f"{source(self.left)} ~ {' + '.join([_listed(self.terms), *offsets, *random])}"
 
+    def shown_terms(self, terms: Sequence[Term]) -> str:
+        """Some terms as text, the intercept as 1."""
+        return " + ".join(":".join(source(f) for f in term) or "1" for term in terms)
+
 
 def _listed(terms: Sequence[Term]) -> str:
     start = [] if () in terms else ["0"]
     return " + ".join([*start, *(":".join(source(f) for f in term) or "1" for term in terms)])
+
+
+def group_name(columns: Sequence[str]) -> str:
+    """What a group of a random term is called: its column, or several joined."""
+    return ":".join(columns)
 
 
 def understand(
@@ -118,15 +128,51 @@ def understand(
     formula = read(text, limits)
     with mistakes_in(text):
         kind = _check_left(formula.left)
-        used = set(_left_columns(formula.left))
+        used = {*_left_columns(formula.left), *_groups_in(formula.right)}
         rest = [column for column in free or () if column not in used]
         side = _Expansion(limits, rest)
-        terms = side.expand(formula.right)
+        fixed = side.expand(formula.right)
         random = tuple(one for bar in list(side.bars) for one in side.random(bar))
+        terms, added = _with_effects(fixed, random)
     for special, found in ((kind, True), ("random", bool(random))):
         if special in SPECIAL and found and special not in allow:
             raise InvalidOption(f"formula {shown(text)}: {SPECIAL[special]}")
-    return ParsedFormula(text, formula.left, terms, tuple(side.offsets), random, limits)
+    return ParsedFormula(text, formula.left, terms, tuple(side.offsets), random, limits, added)
+
+
+def _with_effects(
+    fixed: tuple[Term, ...], random: Sequence[RandomTerm]
+) -> tuple[tuple[Term, ...], tuple[Term, ...]]:
+    """All terms that have a column of the design, and those of them that random terms alone name."""
+
+    def key(term: Term) -> frozenset[str]:
+        return frozenset(source(node) for node in term)
+
+    known = {key(term) for term in fixed}
+    effects = {key(term): term for one in random for term in one.effects}
+    added = tuple(term for name, term in effects.items() if name not in known)
+    return tuple(sorted((*fixed, *added), key=len)), added
+
+
+def _groups_in(node: Node) -> set[str]:
+    """Columns that random terms are grouped by: ``.`` does not stand for them."""
+    match node:
+        case Bar(_, right):
+            return _names_in(right)
+        case Chain(parts):
+            return {name for part in parts for name in _groups_in(part)}
+        case Negative(operand):
+            return _groups_in(operand)
+    return set()
+
+
+def _names_in(node: Node) -> set[str]:
+    match node:
+        case Name(name):
+            return {name}
+        case Chain(parts):
+            return {name for part in parts for name in _names_in(part)}
+    return set()
 
 
 def parse(

@@ -70,6 +70,14 @@ def client_ids(values: pd.Series) -> NDArray[np.object_]:
     return np.array([str(v) for v in values], dtype=object)
 
 
+def group_ids(frame: pd.DataFrame, columns: tuple[str, ...]) -> NDArray[np.object_]:
+    """The group of each row as text; of several columns joined by colons."""
+    ids = client_ids(frame[columns[0]])
+    for column in columns[1:]:
+        ids = ids + ":" + client_ids(frame[column])
+    return ids
+
+
 def is_whole(values: pd.Series) -> bool:
     """Does the column hold whole numbers, perhaps as floats because some are missing?"""
     import pandas as pd

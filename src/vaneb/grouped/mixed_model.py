@@ -1,43 +1,71 @@
-"""The mixed model of least squares: residual variance and Gaussian population, by (restricted) likelihood.
+"""The Gaussian mixed model: noise, a Gaussian population and its centre, by (restricted) likelihood.
 
     y_k = Z_k theta_k + e_k,    theta_k ~ N(mu, sigma^2 Gamma),    e_k ~ N(0, sigma^2 I)
 
-Residuals within clients say nothing where clients have no more rows than parameters.  The marginal
-likelihood does: with M_k = I + Z_k Gamma Z_k' and mu, sigma^2 profiled out,
+Clients differ in some coordinates of theta only (``varying``): there Gamma = L L', elsewhere it is zero; mu
+holds what clients have in common: the fixed effects.  With M_k = I + Z_k Gamma Z_k' and mu, sigma^2
+profiled out,
 
     deviance(Gamma) = sum_k log|M_k| + N log Q,
 
     Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / N.
 
-The restricted likelihood also takes into account that mu is estimated: log|sum_k Z_k' M_k^{-1} Z_k| is
-added to the deviance and N - d stands for N.  That matters for few clients only.
+The restricted likelihood also takes into account that mu is estimated: log|T|, T = sum_k Z_k' M_k^{-1} Z_k,
+is added to the deviance and N - d stands for N.  sigma^2 T^{-1} is the covariance of the estimate of mu.
 
-Everything is computed from A_k = Z_k'Z_k and Z_k'y_k, with Gamma = L L' and (L triangular or diagonal)
+Everything is computed from sums over each client's rows, A_k = Z_k'Z_k and Z_k'y_k, so rows are read once:
 
     Z_k' M_k^{-1} = (I - A_k L C_k^{-1} L') Z_k',      C_k = I + L' A_k L,      |M_k| = |C_k|.
+
+Gaussian reports are the same with A_k their precision, A_k times the estimate for Z_k'y_k, and sigma^2 = 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
-from vaneb.grouped.structure import Candidate, Free, averaged, centred_basis, choose, enough_clients
+from vaneb.grouped import mixed_kernels as kernels
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.objective import Array
+
+Flags = NDArray[np.bool_]
 
 #: Below this share of the response's mean square, noise is rounding.
 SMALLEST = 1e-12
 #: Where noise and population look alike: deviance per row and unit of Gamma, so that noise is preferred.
 TIE_BREAK = 1e-3
-RESTARTS = 10
-#: With fewer clients than this, what it costs to estimate mu is worth taking into account.
-FEW = 100
+#: Restarts where a standard deviation seems to be zero, and what counts as zero beside the largest.
+RESTARTS, ZERO = 3, 0.02
+#: Coefficients that may differ between clients.
+MOST = 30
+#: Steps of conjugate gradients that look for a population that could be mistaken for noise.
+STEPS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What the deviance needs of the clients."""
+
+    gram: Array
+    """A_k, shape (K, d, d)."""
+    cross: Array
+    """Z_k' y_k, shape (K, d)."""
+    square: float = 0.0
+    """sum of y^2"""
+    n_rows: int = 0
+    """N; 0 where sigma^2 = 1 is known."""
+    penalty: float = 0.0
+    """Of Gamma's trace."""
+
+    @property
+    def dimension(self) -> int:
+        return self.cross.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,157 +76,187 @@ class MixedModel:
     """sigma^2"""
     mean: Array
     """mu, shape (d,)"""
-    spread: Array
-    """Covariance sigma^2 Gamma of the population, shape (d, d)."""
-    free: Free
-    """Entries of a root of the covariance that may differ from zero (``structure``), shape (d, d)."""
-    identified: bool
-    """False where no data of this shape could tell noise from differences between clients."""
+    root: Array
+    """L, shape (r, r), in the varying coordinates."""
+    varying: NDArray[np.intp]
+    """Coordinates in which clients differ, shape (r,)."""
+    inverse: Array
+    """T^{-1}, shape (d, d)."""
+    deviance: float
+
+    @property
+    def spread(self) -> Array:
+        """Covariance sigma^2 Gamma of the population, shape (d, d)."""
+        d = len(self.mean)
+        out = np.zeros((d, d))
+        out[np.ix_(self.varying, self.varying)] = self.variance * self.root @ self.root.T
+        return out
+
+    @property
+    def covariance_of_mean(self) -> Array:
+        """Of the estimate of mu, shape (d, d)."""
+        return self.variance * self.inverse
+
+
+def centred_basis(design: Array, varying: Flags | None = None) -> tuple[Array, int | None]:
+    """B (p, p), and the position of the constant column if there is one.
+
+    B phi are the coefficients of the design's columns if phi are those of the centred and scaled ones: so
+    neither the units nor the zero of a covariate has a say.  Where the constant's coefficient is the same for
+    all clients, columns whose coefficient is not must keep their zero.
+    """
+    spread = np.ptp(design, axis=0)
+    constant = np.flatnonzero((spread == 0) & (design[0] != 0))
+    if constant.size:
+        one = int(constant[0])
+        centre, scale = design.mean(axis=0), design.std(axis=0)
+    else:
+        one = -1
+        centre, scale = np.zeros(design.shape[1]), np.sqrt(np.mean(design**2, axis=0))
+    basis = np.diag(1 / np.where(scale > 1e-12 * np.abs(design).max(axis=0), scale, 1.0))
+    if one < 0:
+        return basis, None
+    basis[one, one] = 1 / design[0, one]
+    others = np.arange(design.shape[1]) != one
+    moved = others & (spread > 0)
+    if varying is not None and not varying[one]:
+        moved &= ~varying
+    basis[one, moved] = -centre[moved] * np.diagonal(basis)[moved] / design[0, one]
+    return basis, one
 
 
 @dataclass(frozen=True, eq=False)
-class _Moments:
-    """What the deviance needs of the rows; columns centred and scaled."""
+class Centred:
+    """Rows in coordinates phi, theta = B phi, as their moments about a pooled fit."""
 
-    gram: Array
-    """A_k, shape (K, d, d)."""
-    cross: Array
-    """Z_k' y_k, shape (K, d)."""
-    square: float
-    """sum of y^2"""
-    n_rows: int
-    penalty: float
-    restricted: bool
+    moments: Moments
+    basis: Array
+    pooled: Array
+    """In coordinates phi, shape (d,)."""
+    exact: bool
+    """The pooled fit leaves no residuals."""
+    scale: float
+    """Mean square of the response."""
 
-    def deviance(self, factor: Array) -> tuple[float, Array, float, Array]:
-        """Deviance at L, its gradient in L (d, d), sigma^2 and mu."""
-        d = factor.shape[0]
-        reduced = self.gram @ factor
-        inner = np.eye(d) + factor.T @ reduced
-        solved = np.linalg.solve(inner, reduced.transpose(0, 2, 1))
-        weighted = self.gram - reduced @ solved
-        projected = np.linalg.solve(inner, (self.cross @ factor)[:, :, None])[:, :, 0]
-        scores = self.cross - np.einsum("kij,kj->ki", reduced, projected)
-        total = weighted.sum(axis=0)
-        inverse = np.linalg.pinv(total, hermitian=True)
-        mean = inverse @ scores.sum(axis=0)
-        quadratic = self.square - float(np.sum((self.cross @ factor) * projected)) - mean @ total @ mean
-        freedom = self.n_rows - d * self.restricted
-        variance = max(float(quadratic), SMALLEST * self.square) / freedom
-        value = (
-            np.linalg.slogdet(inner)[1].sum()
-            + self.restricted * np.log(np.maximum(np.linalg.eigvalsh(total), SMALLEST)).sum()
-            + freedom * np.log(variance)
-            + self.penalty * float(np.sum(factor**2))
-        )
-        left = scores - weighted @ mean
-        slope = total - left.T @ left / variance
-        if self.restricted:
-            slope -= np.einsum("kij,jl,klm->im", weighted, inverse, weighted)
-        return float(value), 2 * slope @ factor + 2 * self.penalty * factor, variance, mean
+    def model(
+        self, varying: NDArray[np.intp], *, correlated: bool = True, restricted: bool = True
+    ) -> MixedModel:
+        """The mixed model in which these coordinates differ between clients, in coordinates phi."""
+        if self.exact:
+            d, r = len(self.pooled), len(varying)
+            noise = max(SMALLEST * self.scale, 1e-300)
+            return MixedModel(noise, self.pooled, np.zeros((r, r)), varying, np.zeros((d, d)), -np.inf)
+        found = fit_moments(self.moments, varying, correlated=correlated, restricted=restricted)
+        return replace(found, mean=self.pooled + found.mean)
 
 
-def mixed_model(rows: GroupedRows, *, free: Free | None = None, restricted: bool | None = None) -> MixedModel:
-    """sigma^2, mu and the population's covariance.
-
-    Parameters
-    ----------
-    rows : rows of K clients
-    free : entries that may differ from zero in a root of the covariance of the centred and scaled columns'
-        coefficients (``structure``); chosen from the data if not given
-    restricted : use the restricted likelihood; by default with fewer than ``FEW`` clients
-    """
+def centred_rows(rows: GroupedRows, varying: Flags | None = None) -> Centred:
+    """Sums over the rows of each client: all that is needed of rows of least squares."""
     n, d = rows.design.shape
-    restricted = rows.n_clients < FEW if restricted is None else restricted
     if n <= d:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
-    basis, intercept = centred_basis(rows.design)
-    design = rows.design @ basis
+    basis, _ = centred_basis(rows.design, varying)
+    design = np.ascontiguousarray(rows.design @ basis)
     response = rows.response - rows.offset
+    gram = outer_sums(design, rows.starts)
+    cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
+    pooled = np.linalg.lstsq(gram.sum(axis=0), cross.sum(axis=0), rcond=1e-12)[0]
     # Residuals of the pooled fit: the same sigma^2, and no cancellation where the level is large.
-    pooled = np.linalg.lstsq(design, response, rcond=None)[0]
+    total = float(response @ response)
     response = response - design @ pooled
     square = float(response @ response)
-    total = float(np.sum((rows.response - rows.offset) ** 2))
-    if square <= SMALLEST * max(total, 1e-300):
-        return MixedModel(
-            max(SMALLEST * total / n, 1e-300), basis @ pooled, np.zeros((d, d)), np.eye(d, dtype=bool), True
-        )
-    gram = outer_sums(np.ascontiguousarray(design), rows.starts)
     cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
-    identified = _identified(gram, n)
-    moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n, False)
-    final = replace(moments, restricted=True) if restricted else moments
-    if free is None:
-        free, factor = _chosen(moments, final, intercept, rows.n_clients)
-    else:
-        factor = _factor(final, free)
-    _, _, variance, mean = final.deviance(factor)
-    root = basis @ factor
-    return MixedModel(variance, basis @ (pooled + mean), variance * root @ root.T, free, identified)
+    moments = Moments(gram, cross, square, n)
+    return Centred(moments, basis, pooled, square <= SMALLEST * max(total, 1e-300), total / n)
 
 
-def _chosen(moments: _Moments, final: _Moments, intercept: int | None, n_clients: int) -> tuple[Free, Array]:
-    """Entries of L that differ from zero, and L: chosen by ``moments``, fitted by ``final``.
-
-    With fewer clients than entries there is no covariance of all coefficients to choose: candidates are
-    averaged.
-    """
-    d = moments.gram.shape[1]
-    terms = [np.array([j]) for j in range(d)]
-
-    def fit(free: Free, _: Candidate | None) -> Candidate:
-        factor = _factor(moments, free)
-        deviance, _slope, _variance, mean = moments.deviance(factor)
-        return Candidate(mean, factor @ factor.T, -deviance / 2, free)
-
-    if enough_clients(d, n_clients):
-        free = choose(fit, terms, intercept, n_clients).free
-        return free, _factor(final, free)
-    found = averaged(fit, terms, intercept, n_clients)
-    values, vectors = np.linalg.eigh(found.spread)
-    return found.best.free, vectors * np.sqrt(np.maximum(values, 0.0))
-
-
-def _factor(moments: _Moments, free: Free) -> Array:
-    """L with the smallest deviance among those whose ``free`` entries alone differ from zero."""
-    d, n = len(free), moments.n_rows
-
-    def loss(coordinates: Array) -> tuple[float, Array]:
-        factor = np.zeros((d, d))
-        factor[free] = coordinates
-        value, gradient, _, _ = moments.deviance(factor)
-        return value / n, gradient[free] / n
-
-    factor = np.zeros((d, d))
-    if free.any():
-        factor[free] = _minimised(loss, 0.5 * np.eye(d)[free])
-    return factor
-
-
-def _minimised(loss: Callable[[Array], tuple[float, Array]], start: Array) -> Array:
-    """The minimiser, by BFGS from ``start`` and again from beside where it ended.
-
-    The gradient in L vanishes wherever a column of L does, also where the deviance falls to both sides.
-    """
-    best, best_value = start, np.inf
-    for _ in range(RESTARTS):
-        found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-9})
-        if not found.fun < best_value - 1e-10:
-            break
-        best, best_value = found.x, found.fun
-        start = best + 0.05
-    return best
-
-
-def _identified(gram: Array, n_rows: int) -> bool:
+def identified(gram: Array, n_rows: NDArray[np.intp], varying: NDArray[np.intp]) -> bool:
     """Is there no Gamma with Z_k Gamma Z_k' = I for all k?  If there is, noise looks like population.
 
-    Least squares over symmetric Gamma: sum_k |Z_k Gamma Z_k' - I|^2 is quadratic, with matrix
-    sum_k A_k kron A_k and linear term sum_k A_k.
+    A client with more rows than coefficients that differ settles it.  Otherwise sum_k |Z_k Gamma Z_k' - I|^2
+    is made small by conjugate gradients; a step costs as much as K products of r x r matrices.
     """
-    d = gram.shape[1]
-    linear = gram.sum(axis=0).ravel()
-    matrix = np.einsum("kjl,kmi->ijlm", gram, gram).reshape(d * d, d * d)
-    explained = linear @ np.linalg.lstsq(matrix, linear, rcond=1e-10)[0]
-    return bool(n_rows - explained > 1e-8 * n_rows)
+    r = len(varying)
+    if not r or n_rows.max() > r:
+        return True
+    a = gram[:, varying[:, None], varying]
+    gamma, left = np.zeros((r, r)), a.sum(axis=0)
+    total = int(n_rows.sum())
+    linear, step, size = left.copy(), left.copy(), float(np.sum(left * left))
+    for _ in range(STEPS):
+        if size <= 1e-24 * total**2:
+            break
+        image = np.einsum("kij,jl,klm->im", a, step, a, optimize=True)
+        length = size / float(np.sum(step * image))
+        gamma, left = gamma + length * step, left - length * image
+        before, size = size, float(np.sum(left * left))
+        step = left + size / before * step
+    # |Z Gamma Z' - I|^2 = n - 2 <Gamma, A> + <Gamma, sum A Gamma A>, and the last two are one at the minimum.
+    return bool(total - np.sum(gamma * linear) > 1e-8 * total)
+
+
+def fit_moments(
+    moments: Moments,
+    varying: NDArray[np.intp],
+    *,
+    correlated: bool = True,
+    restricted: bool = True,
+    start: Array | None = None,
+) -> MixedModel:
+    """L with the smallest deviance, and what follows from it.
+
+    ``correlated``: L is lower triangular, else diagonal.  ``start``: where to look first.
+    """
+    r = len(varying)
+    free = np.tri(r, dtype=bool) if correlated else np.eye(r, dtype=bool)
+    n = max(moments.n_rows, len(moments.cross))
+    root = np.zeros((r, r))
+
+    def loss(coordinates: Array) -> tuple[float, Array]:
+        factor = np.zeros((r, r))
+        factor[free] = coordinates
+        value, gradient = deviance(moments, varying, factor, restricted)[:2]
+        return value / n, gradient[free] / n
+
+    if r:
+        first = (0.5 * np.eye(r) if start is None else start)[free]
+        best, best_value = first, np.inf
+        for _ in range(RESTARTS):
+            found = minimize(loss, first, jac=True, method="BFGS", options={"gtol": 1e-7})
+            if not found.fun < best_value - 1e-9:
+                break
+            best, best_value = found.x, found.fun
+            root[free] = best
+            # The gradient vanishes wherever a column of L does, also where the deviance falls to both sides.
+            if np.abs(np.diagonal(root)).min() > ZERO * np.abs(root).max():
+                break
+            first = best + 0.05
+        root[free] = best
+    value, _, variance, mean, inverse = deviance(moments, varying, root, restricted)
+    return MixedModel(variance, mean, root, varying, inverse, value)
+
+
+def deviance(
+    moments: Moments, varying: NDArray[np.intp], root: Array, restricted: bool
+) -> tuple[float, Array, float, Array, Array]:
+    """Deviance at L, its gradient in L (r, r), sigma^2, mu and T^{-1}."""
+    log_det, explained, total, score, rows_of, score_of = kernels.profile(
+        moments.gram, moments.cross, varying, root
+    )
+    values, vectors = np.linalg.eigh(total)
+    floor = SMALLEST * max(values[-1], 1e-300)
+    known = values > floor
+    inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
+    mean = inverse @ score
+    quadratic = moments.square - explained - float(score @ mean)
+    if moments.n_rows:
+        freedom = max(moments.n_rows - int(known.sum()) * restricted, 1)
+        variance = max(quadratic, SMALLEST * moments.square) / freedom
+        value = log_det + freedom * np.log(variance)
+    else:
+        variance, value = 1.0, log_det + quadratic
+    value += restricted * float(np.log(np.maximum(values, floor)).sum())
+    value += moments.penalty * float(np.sum(root**2))
+    slope = kernels.slope(rows_of, score_of, mean, inverse, variance, restricted)
+    slope += total[np.ix_(varying, varying)]
+    return float(value), 2 * slope @ root + 2 * moments.penalty * root, float(variance), mean, inverse

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaneb.grouped.mixed_model import MixedModel, mixed_model
 from vaneb.grouped.response import ResponseCoding
 from vaneb.local import families
 from vaneb.local.data import GroupedRows
@@ -27,15 +26,13 @@ class LocalModel:
     fits: LocalFits
     pooled: LocalFits
     """Fit of all rows as one client's."""
-    notes: tuple[str, ...]
-    mixed_model: MixedModel | None = None
-    """Gaussian family only: residual variance and Gaussian population."""
 
 
 def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
-    """Fit every client, and all together, with what the family needs estimated from all clients."""
-    notes: tuple[str, ...] = ()
-    mixed: MixedModel | None = None
+    """Fit every client, and all together, with what the family needs estimated from all clients.
+
+    The noise of least squares is left at one; ``population.find_structure`` finds it.
+    """
     name = coding.family
     if name == "multinomial":
         family = families.multinomial(len(coding.classes), rows.design.shape[1])
@@ -44,17 +41,9 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
     else:
         family = families.SIMPLE_FAMILIES[name]()
     fits = fit_clients(rows, family)
-    if name == "gaussian":
-        mixed = mixed_model(rows)
-        family = family.with_dispersion(mixed.variance)
-        if not mixed.identified:
-            notes += (
-                "clients have too few rows to tell noise from differences between clients; "
-                "what could be either is taken for noise",
-            )
-    elif name == "gamma":
+    if name == "gamma":
         family = family.with_dispersion(max(common_dispersion(rows, family, fits), 1e-12))
-    return LocalModel(family, fits, fit_clients(rows.pooled(), family), notes, mixed)
+    return LocalModel(family, fits, fit_clients(rows.pooled(), family))
 
 
 def residual_scale(rows: GroupedRows) -> float:

@@ -2,29 +2,167 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import one_blas_thread
+from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
+from vaneb.grouped import mixed_kernels as kernels
+from vaneb.grouped.choice import (
+    Fitted,
+    candidates,
+    features_of,
+    fit_least_squares,
+    fit_others,
+    left_out_responses,
+)  # fmt: skip
+from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
+from vaneb.grouped.fixed import FixedEffects
+from vaneb.grouped.gaussian_posterior import sample_gaussians
+from vaneb.grouped.mixed_model import MOST, TIE_BREAK, centred_basis, centred_rows, identified
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
+from vaneb.grouped.response import CLASSES
 from vaneb.grouped.scores import row_losses
-from vaneb.grouped.structure import centred_basis
+from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.exact import exact_likelihood
+from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.families import Family, gaussian
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
-from vaneb.population.options import QUICK
+from vaneb.population.options import QUICK, Options
+from vaneb.population.sampler import Sampling, sample_populations
 from vaneb.posterior import Posterior, posterior
+from vaneb.prior import Prior
 from vaneb.reports import OK, Reports
+
+Flags = NDArray[np.bool_]
 
 #: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
 FEWEST = 20
+#: Share of the loss by which a population with fewer differences may be worse.
+SLIGHT = 1e-3
+#: Skewness or tails beyond this many standard errors make it worth asking whether there are groups.
+ODD = 2.5
+#: Rows that keep their own likelihood make sweeps dear: this is accurate enough.
+ROWS = Options(accuracy=0.05)
+#: Bytes that the clients' matrices may take.
+MEMORY = 4e9
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """Which coefficients differ between clients, with the Gaussian population that says so."""
+
+    basis: Array
+    """B (d, d), theta = B phi: coordinates phi of centred and scaled covariates."""
+    varying: Flags
+    """Coordinates of phi in which clients differ, (d,)."""
+    fitted: Fitted | None
+    """In coordinates phi; ``None`` for losses that are no likelihoods."""
+    family: Family
+    """With the dispersion that was found."""
+    notes: tuple[str, ...]
+
+    def fixed_effects(self, names: tuple[str, ...], prior: Prior) -> FixedEffects | None:
+        """The population's centre in coordinates theta.
+
+        Of least squares those of the mixed model; of other families, for which that is but an approximation,
+        mean and covariance over the populations drawn.
+        """
+        if self.fitted is not None and self.family.name == "gaussian":
+            model = self.fitted.model
+            covariance = self.basis @ model.covariance_of_mean @ self.basis.T
+            return FixedEffects(names, self.basis @ model.mean, covariance)
+        if prior.populations < 2:
+            return None
+        centres = np.add.reduceat(prior.weights[:, None] * prior.atoms, prior.starts[:-1]) * prior.populations
+        return FixedEffects(names, centres.mean(axis=0), np.atleast_2d(np.cov(centres.T)))
+
+
+def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, asked: bool) -> Structure:
+    """Choose what differs between clients among columns that may (p,), by how well rows are predicted.
+
+    ``asked``: the formula says what differs, so there is nothing to choose.
+    """
+    family, n_index = local.family, local.family.n_index
+    d = n_index * rows.design.shape[1]
+    _check_size(rows, d, int(may_vary.sum()) * n_index, asked)
+    columns, intercept = centred_basis(rows.design, may_vary)
+    basis = model_basis(columns, d)
+    if not family.is_likelihood:
+        return Structure(basis, np.tile(may_vary, n_index), None, family, ())
+    sets = candidates(may_vary, intercept, n_index, constant_within(rows))
+    if asked:
+        sets = [np.flatnonzero(np.tile(may_vary, n_index))]
+    notes: tuple[str, ...] = ()
+    if not asked and may_vary.sum() * n_index > MOST:
+        notes += (
+            f"{int(may_vary.sum()) * n_index} coefficients might differ between clients, more than {MOST}: "
+            "only the intercept does. Write what else should in the formula, as in (1 + x | group)",
+        )
+    if family.name in CLASSES and rows.n_rows.max() == 1 and not asked:
+        sets = sets[:1]
+        notes += ("one row of each client says nothing of differences between them: none is assumed",)
+    if family.name == "gaussian":
+        centred = centred_rows(rows, may_vary)
+        if centred.exact:
+            notes += ("the fit leaves no residuals: there is no noise to be seen",)
+        told = all(identified(centred.moments.gram, rows.n_rows, one) for one in sets)
+        if not told:
+            notes += (
+                "clients have too few rows to tell noise from differences between clients; "
+                "what could be either is taken for noise",
+            )
+            moments = replace(centred.moments, penalty=TIE_BREAK * len(rows.response))
+            centred = replace(centred, moments=moments)
+        found = [fit_least_squares(centred, one) for one in sets]
+    else:
+        pooled = np.linalg.solve(basis, local.pooled.theta[0])
+        found = [fit_others(rows, family, basis, one, pooled) for one in sets]
+    best = found[0] if len(found) == 1 else found[_best(rows, family, basis, found)]
+    if family.name == "gaussian":
+        family = family.with_dispersion(best.model.variance)
+    varying = np.zeros(d, dtype=bool)
+    varying[best.model.varying] = True
+    if not asked and len(best.model.varying) < len(sets[-1]):
+        what = "slopes do not differ" if varying.any() else "no coefficient differs"
+        notes += (f"{what} between clients: rows are predicted best so",)
+    return Structure(basis, varying, best, family, notes)
+
+
+def _check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
+    """Say before the work starts that it would not end."""
+    if asked and r > MOST:
+        raise InvalidOption(
+            f"formula: {r} coefficients would differ between groups; at most {MOST} can. Put fewer terms, or "
+            "fewer levels, before the bar."
+        )
+    needed = 8.0 * 3 * rows.n_clients * d * d
+    if needed > MEMORY:
+        raise InvalidOption(
+            f"formula: {d:,} coefficients of {rows.n_clients:,} clients need {needed / 1e9:.0f} GB; at most "
+            f"{MEMORY / 1e9:.0f} GB are used. Use fewer terms, or factors of fewer levels."
+        )
+
+
+def _best(rows: GroupedRows, family: Family, basis: Array, found: list[Fitted]) -> int:
+    """The simplest population that predicts each row from all others hardly worse than the best."""
+    features = features_of(family, rows.design, basis)
+    averages: list[float] = []
+    for one in found:
+        scaled = family.with_dispersion(one.model.variance) if family.name == "gaussian" else family
+        mean = left_out_responses(rows, scaled, features, one)
+        loss = row_losses(family.name, rows.response, mean).mean()
+        averages.append(float(loss) if np.isfinite(loss) else np.inf)
+    return int(np.flatnonzero(np.array(averages) <= (1 + SLIGHT) * min(averages))[0])
 
 
 def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
@@ -39,6 +177,7 @@ def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...])
 def fit_population(
     rows: GroupedRows,
     local: LocalModel,
+    structure: Structure,
     names: tuple[str, ...],
     likelihood: str,
     model: VANEB,
@@ -46,32 +185,92 @@ def fit_population(
 ) -> tuple[VANEB, Posterior]:
     """Fit the population with ``model``'s options, and condition every client on it.
 
-    The population is sampled in coordinates phi, theta = B phi, of covariates that are centred and scaled:
-    the intercept at an average row, and changes by a standard deviation.  So neither the units nor the zero
-    of a covariate has a say.
+    The population is sampled in coordinates phi of covariates that are centred and scaled: the intercept at
+    an average row, and changes by a standard deviation.  So neither the units nor the zero of a covariate
+    has a say.
 
     With ``population="auto"`` it is one Gaussian, as in a mixed model, unless a mixture predicts rows better
     (``predicts_better``): where noise is not what the family says, a mixture would take it for groups.
     """
-    if likelihood == "gaussian" or not local.family.is_likelihood:
+    exact = likelihood == "exact" and local.family.is_likelihood
+    clients: Likelihood
+    if exact:
+        clients = exact_likelihood(rows, local.family, local.fits)
+        status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
+    else:
         reports = client_reports(rows, local, names)
-        model.fit(reports, progress=progress)
-        return model, model.personalize(reports)
-    clients = exact_likelihood(rows, local.family, local.fits)
+        clients, status = reports.likelihood(), list(reports.status)
     if model.kind == "discrete":
         model.fit(clients, progress=progress)
         model.prior_ = replace(model.prior_, names=names)
     else:
-        basis = model_basis(centred_basis(rows.design)[0], clients.dimension)
         kind = model.kind
-        if model.population == "auto" and not predicts_better(rows, local.family, basis, model.seed):
+        if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
             kind = "gaussian"
-        fitted = VANEB(kind, seed=model.seed, options=model.options)
-        fitted.fit(Recoded(clients, basis), progress=progress)
-        model.prior_, model.sampling_ = fitted.prior_.mapped(basis, names), fitted.sampling_
+        found = None
+        recoded, fitted = _in_phi(clients, structure.basis), structure.fitted
+        if kind == "gaussian" and exact and clients.is_gaussian and fitted is not None:
+            found = sample_gaussians(fitted, seed=model.seed, options=model.options)
+        prior, model.sampling_ = found or _sampled(recoded, structure, kind == "gaussian", model, progress)
+        model.prior_ = prior.mapped(structure.basis, names)
         model.certificate_, model.trace_ = None, ()
-    status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def _in_phi(clients: Likelihood, basis: Array) -> Any:
+    """The clients in coordinates phi: what the sampler of populations needs of a likelihood."""
+    return Recoded(clients, basis)
+
+
+def _sampled(
+    clients: Any, structure: Structure, single: bool, model: VANEB, progress: Progress | None
+) -> tuple[Prior, Sampling]:
+    """By sweeps; where these break down on clients that say next to nothing, by the Gaussians that the
+    structure was found with."""
+    try:
+        return sample_populations(
+            clients, single=single, seed=model.seed, options=model.options or ROWS, progress=progress,
+            varying=structure.varying,
+        )  # fmt: skip
+    except np.linalg.LinAlgError:
+        fitted = structure.fitted
+        found = None if fitted is None else sample_gaussians(fitted, seed=model.seed, most=MOST)
+        if found is None:
+            raise
+        return found
+
+
+def fit_several(
+    rows: GroupedRows,
+    names: tuple[str, ...],
+    may_vary: Flags,
+    others: list[Factor],
+    model: VANEB,
+    progress: Progress | None,
+) -> tuple[Crossed, FixedEffects, Structure, Posterior]:
+    """Clients among other groups of rows: the population of the clients, given the others.
+
+    Least squares only.  ``others``: the other groups, in the order of the rows.
+    """
+    _check_size(rows, rows.design.shape[1], int(may_vary.sum()), asked=True)
+    basis = centred_basis(rows.design, may_vary)[0]
+    design, varying = rows.design @ basis, np.flatnonzero(may_vary)
+    own = Factor(rows.client_of_row, rows.n_clients, np.ascontiguousarray(design[:, varying]))
+    if progress is not None:
+        progress("fitting all groups", 0, 1)
+    with one_blas_thread():
+        crossed = fit_crossed(design, rows.response - rows.offset, [own, *others], varying)
+    estimates, precision = reports_of(crossed, varying)
+    back = np.linalg.inv(basis)
+    clients = ConstantGaussian(estimates @ basis.T, back.T @ precision @ back)
+    prior, model.sampling_ = sample_populations(
+        _in_phi(clients, basis), single=model.kind == "gaussian", seed=model.seed, options=model.options,
+        progress=progress, varying=may_vary,
+    )  # fmt: skip
+    model.prior_, model.certificate_, model.trace_ = prior.mapped(basis, names), None, ()
+    fixed = FixedEffects(names, basis @ crossed.fixed, basis @ crossed.covariance @ basis.T)
+    structure = Structure(basis, may_vary, None, gaussian(crossed.variance), ())
+    return crossed, fixed, structure, posterior(clients, model.prior_, ids=rows.ids, names=names)
 
 
 def model_basis(columns_basis: Array, dimension: int) -> Array:
@@ -79,24 +278,47 @@ def model_basis(columns_basis: Array, dimension: int) -> Array:
     return np.kron(np.eye(dimension // len(columns_basis)), columns_basis).astype(np.float64)
 
 
-def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) -> bool:
+def looks_odd(fitted: Fitted) -> bool:
+    """Are clients skewed, or their tails not Gaussian, beyond what chance may do?
+
+    Hermite polynomials of each client's score in the directions of L; standard normal under the Gaussian
+    population.  A client counts as much as it knows.
+    """
+    model, moments = fitted.model, fitted.moments
+    scores, reliability = kernels.standard_scores(
+        moments.gram, moments.cross, model.varying, model.root, model.mean - fitted.centre, model.variance
+    )
+    t, rho = scores, reliability
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skewness = (rho**1.5 * (t**3 - 3 * t)).sum(axis=0) / np.sqrt(6 * (rho**3).sum(axis=0))
+        tails = (rho**2 * (t**4 - 6 * t**2 + 3)).sum(axis=0) / np.sqrt(24 * (rho**4).sum(axis=0))
+    return bool((np.abs(np.nan_to_num([skewness, tails])) > ODD).any())
+
+
+def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
     By more than a standard error of the average over clients, whose losses are compared one by one; and only
     where either half of the rows is sure that there are groups.
     """
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
-    if rows.n_clients < FEWEST:
+    if rows.n_clients < FEWEST or not structure.varying.any():
         return False
+    if structure.fitted is not None and not looks_odd(structure.fitted):
+        return False
+    family, basis = structure.family, structure.basis
     halves, gains = halves_of_rows(rows, np.random.default_rng([seed, 3])), []
     for first, second in (halves, halves[::-1]):
         clients = exact_likelihood(first, family)
         losses = []
         for kind in ("gaussian", "mixture"):
-            model = VANEB(kind, seed=seed, options=QUICK).fit(Recoded(clients, basis))
-            if kind == "mixture" and model.prior_.group_counts()[0] < 2:
+            prior, _ = sample_populations(
+                _in_phi(clients, basis), single=kind == "gaussian", seed=seed, options=QUICK,
+                varying=structure.varying,
+            )  # fmt: skip
+            if kind == "mixture" and prior.group_counts()[0] < 2:
                 return False
-            after = posterior(clients, model.prior_.mapped(basis))
+            after = posterior(clients, prior.mapped(basis))
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
             loss = row_losses(family.name, second.response, mean)
             losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)

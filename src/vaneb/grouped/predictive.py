@@ -57,7 +57,13 @@ def _average(family: Family, mean: Array, covariance: Array, z: Array, offset: A
     if family.code in (losses.GAUSSIAN, losses.HUBER):
         return index[:, 0]
     own = covariance.reshape(-1, classes, p, classes, p)
-    variance = np.einsum("ncpbq,np,nq->ncb", own, z, z, optimize=True)
+    return averaged_response(family, index, np.einsum("ncpbq,np,nq->ncb", own, z, z, optimize=True))
+
+
+def averaged_response(family: Family, index: Array, variance: Array) -> Array:
+    """Expected response where the index has this mean (N, C) and covariance (N, C, C)."""
+    if family.code in (losses.GAUSSIAN, losses.HUBER):
+        return index[:, 0]
     if family.code == losses.SOFTMAX:
         return _softmax(index, variance)
     e, v = index[:, 0], np.maximum(variance[:, 0, 0], 0.0)

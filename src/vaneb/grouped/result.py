@@ -13,6 +13,7 @@ from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames
 from vaneb.grouped.design import Design, DesignRows
+from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.population import client_reports
 from vaneb.grouped.predictive import expected_response
@@ -51,6 +52,10 @@ class GroupedFit:
     whole_ids: bool
     """The client column holds whole numbers."""
     notes: tuple[str, ...] = ()
+    fixed: FixedEffects | None = None
+    """The coefficients on average over clients, with standard errors; ``None`` for a discrete population."""
+    varying: tuple[str, ...] = ()
+    """Names of the coefficients that differ between clients."""
 
     @property
     def prior(self) -> Prior:

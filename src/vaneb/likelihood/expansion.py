@@ -27,10 +27,15 @@ MATCHES, MATCHING_POINTS, WIDER = 2, 64, 1.4
 #: How far from the posterior the centre of a view may be, in about posterior standard deviations.
 FURTHEST = 10.0
 
+#: Variance, in that of an average client's own estimate, with which clients see what they all share.
+NEAR = 0.1
+
 
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
     """The Gaussian with this value, gradient (K, d) and minus Hessian (K, d, d) at ``points``."""
-    scale = np.sqrt(np.maximum(np.abs(np.diagonal(curvature, axis1=1, axis2=2)), 1e-300))
+    diagonal = np.abs(np.diagonal(curvature, axis1=1, axis2=2))
+    # a coordinate of which the client says nothing must not turn rounding of the slope into an estimate
+    scale = np.sqrt(np.maximum(diagonal, 1e-10 * diagonal.max(axis=1, keepdims=True) + 1e-300))
     values, vectors = np.linalg.eigh(curvature / scale[:, :, None] / scale[:, None, :])
     values = np.maximum(np.abs(values), FLAT * np.abs(values).max(axis=1, keepdims=True) + 1e-300)
     slope = np.einsum("kia,ki->ka", vectors, gradient / scale)
@@ -59,6 +64,10 @@ def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
             mixed = both - up[:, i] - down[:, i] - up[:, j] - down[:, j] + 2 * value
             hessian[:, i, j] = hessian[:, j, i] = mixed / (2 * h[i] * h[j])
     return from_slopes(points, value, (up - down) / (2 * h), -hessian)
+
+
+def _diagonals(precision: Array) -> Array:
+    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
 
 
 def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
@@ -113,9 +122,16 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
     """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
+    fixed = np.diagonal(covariance) <= 0
+    if fixed.any():  # what all clients share is seen from near the common value
+        known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
+        covariance = covariance + np.diag(np.where(fixed, NEAR / np.maximum(known, 1e-12), 0.0))
     view = likelihood.expanded(modes_under(likelihood, mean, covariance))
     for _ in range(MATCHES):
-        view = _matched(likelihood, view, mean, covariance)
+        try:
+            view = _matched(likelihood, view, mean, covariance)
+        except np.linalg.LinAlgError:  # clients that say next to nothing, as after separation
+            break
     return view
 
 

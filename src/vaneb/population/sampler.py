@@ -197,12 +197,14 @@ class _Chain:
             _tell(progress, self.sweeps, options.burn + draws * every)
             if len(kept) == draws:
                 error, most = self._error(kept), self._most_sweeps(draws)
-                # groups come and go slowly: what was not seen yet is in no batch
+                # What clients share differs between populations only: 400 of them know it to 1/20.
+                aim = max(options.accuracy, draws**-0.5 if len(self.shared) else 0.0)
+                # Groups come and go slowly: what was not seen yet is in no batch.
                 settled = self.spare == 0 or self.sweeps >= options.fewest_sweeps
-                if (error <= options.accuracy and settled) or self.sweeps + draws * every > most:
+                if (error <= aim and settled) or self.sweeps + draws * every > most:
                     break
                 kept, every = kept[1::2], every * 2
-        sampling = Sampling(error, options.accuracy, self.sweeps, self.clients.acceptance)
+        sampling = Sampling(error, aim, self.sweeps, self.clients.acceptance)
         return [self._in_units(one) for one in kept], sampling
 
     def _most_sweeps(self, draws: int) -> float:
@@ -247,6 +249,8 @@ class _Chain:
         of_end = np.hypot(spread, np.std(ends, axis=0, ddof=1))
         worse = np.maximum(spread, of_end / 2) / np.sqrt(batches)
         varies = sd > 1e-9 * np.abs(middle)
+        if len(self.varying):
+            varies[:, self.shared] = False
         return float(np.quantile((worse / sd)[varies], 0.95)) if varies.any() else 0.0
 
     def _in_units(self, one: Mixture) -> Components:

@@ -1,0 +1,242 @@
+"""Covariates of the clients themselves: theta_k = B z_k + u_k, and u_k comes from the population.
+
+A client's likelihood is a function of theta_k = u_k + B z_k, hence of (u_k, B).  All clients share B: so the
+sampler of populations learns it as it learns all that clients have in common (``varying``), and what is not
+known of B is counted in everywhere.  Covariates are centred and scaled, and B is told in their own units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidReport
+from vaneb.likelihood.gaussian import ConstantGaussian
+from vaneb.likelihood.seam import Array, Likelihood, as_matrices
+from vaneb.posterior import Correction, Pieces, Posterior, Summary
+from vaneb.prior import Prior
+
+
+class Effects(NamedTuple):
+    """B: by how much a parameter's centre moves with one unit of a covariate."""
+
+    covariates: tuple[str, ...]
+    mean: Array
+    """Posterior mean, shape (d, q)."""
+    sd: Array
+    """Posterior standard deviation, shape (d, q)."""
+
+
+@dataclass(frozen=True, eq=False)
+class CovariateCoding:
+    """Covariates as a fit saw them."""
+
+    names: tuple[str, ...]
+    """(q,)"""
+    centre: Array
+    scale: Array
+    parameters: tuple[str, ...]
+    """Names of the d parameters; empty where they have none."""
+
+    def coded(self, covariates: Any, n_clients: int) -> Array:
+        """Centred and scaled, (K, q)."""
+        names, values = _columns(covariates, n_clients)
+        if len(names) != len(self.names):
+            raise InvalidReport(
+                f"covariates: {len(names)} columns; the fit had {len(self.names)}: {', '.join(self.names)}."
+            )
+        return (values - self.centre) / self.scale
+
+    def augmented(self, likelihood: Likelihood, covariates: Any) -> Any:
+        """The clients as functions of (u, B): what the sampler of populations needs of a likelihood."""
+        return Augmented(likelihood, self.coded(covariates, likelihood.n_clients))
+
+    def varying(self, d: int) -> NDArray[np.bool_]:
+        """Coordinates of (u, B) in which clients differ."""
+        return np.arange(d * (1 + len(self.names))) < d
+
+    def parameter_names(self, d: int) -> tuple[str, ...]:
+        """Of (u, B)."""
+        own = self.parameters or tuple(f"theta{i + 1}" for i in range(d))
+        return (*own, *(f"{name}:{z}" for z in self.names for name in own))
+
+    def effects(self, prior: Prior) -> Effects:
+        q = len(self.names)
+        d = prior.dimension // (1 + q)
+        draws = prior.atoms[prior.starts[:-1], d:].reshape(-1, q, d).transpose(0, 2, 1) / self.scale
+        return Effects(self.names, draws.mean(axis=0), draws.std(axis=0))
+
+    def posterior(
+        self, likelihood: Likelihood, covariates: Any, prior: Prior, *, ids=(), names=(), status=()
+    ) -> Posterior:
+        """Posterior of theta_k."""
+        z = self.coded(covariates, likelihood.n_clients)
+        own = tuple(names) or prior.names[: likelihood.dimension]
+        return CovariatePosterior(likelihood, prior, tuple(ids), own, tuple(status), Augmented(likelihood, z))
+
+
+def learn_covariates(covariates: Any, n_clients: int, parameters: tuple[str, ...]) -> CovariateCoding:
+    """Centre and scale of (K, q) covariates."""
+    names, values = _columns(covariates, n_clients)
+    centre, scale = values.mean(axis=0), values.std(axis=0)
+    for name, sd, size in zip(names, scale, np.abs(values).max(axis=0), strict=True):
+        if not sd > 1e-12 * size:
+            raise InvalidReport(
+                f"covariate {name}: is the same for all clients, and says nothing of them. Leave it out."
+            )
+    if np.linalg.matrix_rank((values - centre) / scale, tol=1e-8 * np.sqrt(n_clients)) < len(names):
+        raise InvalidReport(
+            f"covariates {', '.join(names)}: one of them follows from the others, or clients are fewer than "
+            "covariates. Leave one out."
+        )
+    return CovariateCoding(names, centre, scale, tuple(parameters))
+
+
+def _columns(covariates: Any, n_clients: int) -> tuple[tuple[str, ...], Array]:
+    if hasattr(covariates, "columns"):
+        import narwhals as nw
+
+        table = nw.from_native(covariates, eager_only=True)
+        names = tuple(map(str, table.columns))
+        given: Any = {name: table[name].to_list() for name in table.columns}
+        columns = list(given.values())
+    else:
+        array = np.asarray(covariates)
+        array = array[:, None] if array.ndim == 1 else array
+        if array.ndim != 2:
+            raise InvalidReport(f"covariates: expected one row for each client, got shape {array.shape}.")
+        names, columns = tuple(f"z{i + 1}" for i in range(array.shape[1])), list(array.T)
+    if not names:
+        raise InvalidReport("covariates: there are none. Leave them out.")
+    out = np.empty((n_clients, len(names)))
+    for i, (name, column) in enumerate(zip(names, columns, strict=True)):
+        if len(column) != n_clients:
+            raise InvalidReport(f"covariate {name}: {len(column)} values for {n_clients} clients.")
+        try:
+            out[:, i] = np.asarray(column, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidReport(
+                f"covariate {name}: holds something else than numbers. Code classes as 0 and 1."
+            ) from None
+        if bad := np.flatnonzero(~np.isfinite(out[:, i])).tolist():
+            raise InvalidReport(
+                f"covariate {name}: missing or not finite for client number {bad[0] + 1}. Fill it in, "
+                "or leave the client out."
+            )
+    return names, out
+
+
+@dataclass(frozen=True, eq=False)
+class Augmented:
+    """Clients as functions of (u, B), B by columns: theta_k = u + B z_k."""
+
+    clients: Likelihood
+    covariates: Array
+    """z_k, centred and scaled, shape (K, q)."""
+
+    @property
+    def is_gaussian(self) -> bool:
+        return self.clients.is_gaussian
+
+    @property
+    def is_report(self) -> bool:
+        return self.clients.is_report
+
+    @property
+    def n_clients(self) -> int:
+        return self.clients.n_clients
+
+    @property
+    def dimension(self) -> int:
+        return self.clients.dimension * (1 + self.covariates.shape[1])
+
+    def theta(self, points: Array) -> Array:
+        """theta_k (K, ..., d) of (u, B) (K, ..., D)."""
+        d = self.clients.dimension
+        shift = points[..., d:].reshape(*points.shape[:-1], -1, d)
+        return points[..., :d] + np.einsum("k...qd,kq->k...d", shift, self.covariates)
+
+    @cached_property
+    def maps(self) -> Array:
+        """T_k = (I, z_k1 I, z_k2 I, ...), (K, d, D): theta_k = T_k (u, B)."""
+        d = self.clients.dimension
+        ones = np.ones((self.n_clients, 1))
+        return np.einsum("kq,ij->kiqj", np.hstack([ones, self.covariates]), np.eye(d)).reshape(
+            self.n_clients, d, -1
+        )
+
+    def at(self, points: Array) -> Array:
+        return self.clients.at(self.theta(points))
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        view = self.clients.expanded(None if points is None else self.theta(points))
+        d = self.clients.dimension
+        if points is None:
+            estimates = np.zeros((self.n_clients, self.dimension))
+            estimates[:, :d] = view.estimates
+        else:  # the same theta, near the point
+            estimates = points.copy()
+            estimates[:, :d] += view.estimates - self.theta(points)
+        precision = np.swapaxes(self.maps, 1, 2) @ as_matrices(view.base_precision) @ self.maps
+        made = ConstantGaussian(estimates, precision)
+        return replace(made, offset=view.at(view.estimates) - made.at(estimates))
+
+    def local_precision(self) -> Array:
+        return np.swapaxes(self.maps, 1, 2) @ as_matrices(self.clients.local_precision()) @ self.maps
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return type(self)(self.clients.take(rows), self.covariates[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class CovariatePosterior(Posterior):
+    """Posterior of theta_k = u_k + B z_k: that of (u_k, B), seen through T_k."""
+
+    augmented: Augmented | None = None
+
+    @cached_property
+    def _inner(self) -> Posterior:
+        assert self.augmented is not None
+        return Posterior(self.augmented, self.prior, self.ids, (), self.status)  # type: ignore[arg-type]
+
+    @property
+    def _maps(self) -> Array:
+        assert self.augmented is not None
+        return self.augmented.maps
+
+    def _seen(self, summary: Summary) -> Summary:
+        mean = np.einsum("kij,kj->ki", self._maps, summary.mean)
+        covariance = self._maps @ summary.covariance @ np.swapaxes(self._maps, 1, 2)
+        return summary._replace(mean=mean, covariance=covariance)
+
+    @cached_property
+    def _before(self) -> Summary:
+        return self._seen(self._inner._before)
+
+    @cached_property
+    def _corrected(self) -> tuple[Summary, Correction]:
+        inner, correction = self._inner._corrected
+        before, after, d = self._before, self._seen(inner), self.likelihood.dimension
+        sd, old = (
+            np.sqrt(np.maximum(np.diagonal(one.covariance, axis1=1, axis2=2), 1e-60))
+            for one in (after, before)
+        )
+        return after, Correction(before.mean, after.mean, sd / old, correction.skewness[:, :d])
+
+    def _raw_pieces(self, rows: slice) -> Pieces:
+        assert self.augmented is not None
+        made, d = self._inner._raw_pieces(rows), self.likelihood.dimension
+        return Pieces(made.shares, self.augmented.take(rows).theta(made.mean), made.variance[..., :d])
+
+    @property
+    def _exact(self) -> bool:
+        return self.likelihood.is_gaussian
+
+    def sample(self, size: int, rng: np.random.Generator) -> Array:
+        assert self.augmented is not None
+        draws = self._inner.sample(size, rng)
+        return np.stack([self.augmented.theta(one) for one in draws])

@@ -1,0 +1,280 @@
+"""Loops over clients of the Gaussian mixed model: see ``mixed_model`` for the letters."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def _half(a, varying, root, g, c):
+    """Leaves C^{-1/2} (A L)' in ``g`` (r, d) and the lower triangular C^{1/2} in ``c`` (r, r).
+
+    Returns log|C|.
+    """
+    d, r = len(a), len(varying)
+    for j in range(r):
+        for i in range(d):
+            total = 0.0
+            for b in range(r):
+                total += a[i, varying[b]] * root[b, j]
+            g[j, i] = total
+    log_det = 0.0
+    for j in range(r):
+        for i in range(j, r):
+            total = 1.0 if i == j else 0.0
+            for b in range(r):
+                total += root[b, i] * g[j, varying[b]]
+            for b in range(j):
+                total -= c[i, b] * c[j, b]
+            c[i, j] = math.sqrt(max(total, 1e-300)) if i == j else total / c[j, j]
+        log_det += 2 * math.log(c[j, j])
+    for i in range(d):
+        for j in range(r):
+            total = g[j, i]
+            for b in range(j):
+                total -= c[j, b] * g[b, i]
+            g[j, i] = total / c[j, j]
+    return log_det
+
+
+@njit(cache=True, nogil=True)
+def _half_score(cross, varying, root, c, h):
+    """Leaves C^{-1/2} L' Z'y in ``h`` (r,)."""
+    r = len(varying)
+    for j in range(r):
+        total = 0.0
+        for b in range(r):
+            total += root[b, j] * cross[varying[b]]
+        for b in range(j):
+            total -= c[j, b] * h[b]
+        h[j] = total / c[j, j]
+
+
+@njit(cache=True, nogil=True)
+def profile(gram, cross, varying, root):
+    """Sums over clients at L: log|C_k|, what L explains of y'y, T (d, d) and its right-hand side (d,); and of
+    each client the rows of Z' M^{-1} Z (K, r, d) and Z' M^{-1} y (K, r) in the varying coordinates."""
+    n, d = cross.shape
+    r = len(varying)
+    log_det, explained = 0.0, 0.0
+    total, score = np.zeros((d, d)), np.zeros(d)
+    rows_of, score_of = np.empty((n, r, d)), np.empty((n, r))
+    g, c, h = np.empty((r, d)), np.zeros((r, r)), np.empty(r)
+    for k in range(n):
+        a = gram[k]
+        log_det += _half(a, varying, root, g, c)
+        _half_score(cross[k], varying, root, c, h)
+        for j in range(r):
+            explained += h[j] * h[j]
+        for i in range(d):
+            s = cross[k, i]
+            for j in range(r):
+                s -= g[j, i] * h[j]
+            score[i] += s
+            for b in range(i + 1):
+                w = a[i, b]
+                for j in range(r):
+                    w -= g[j, i] * g[j, b]
+                total[i, b] += w
+        for i in range(r):
+            v = varying[i]
+            s = cross[k, v]
+            for j in range(r):
+                s -= g[j, v] * h[j]
+            score_of[k, i] = s
+            for b in range(d):
+                w = a[v, b]
+                for j in range(r):
+                    w -= g[j, v] * g[j, b]
+                rows_of[k, i, b] = w
+    for i in range(d):
+        for b in range(i):
+            total[b, i] = total[i, b]
+    return log_det, explained, total, score, rows_of, score_of
+
+
+@njit(cache=True, nogil=True)
+def slope(rows_of, score_of, mean, inverse, variance, restricted):
+    """- sum_k e_k e_k' / sigma^2 - W_k T^{-1} W_k' (if ``restricted``), (r, r); e_k = s_k - W_k mu."""
+    n, r, d = rows_of.shape
+    out, left, half = np.zeros((r, r)), np.empty(r), np.empty(d)
+    for k in range(n):
+        for i in range(r):
+            s = score_of[k, i]
+            for b in range(d):
+                s -= rows_of[k, i, b] * mean[b]
+            left[i] = s
+        for i in range(r):
+            if restricted:
+                for b in range(d):
+                    s = 0.0
+                    for a in range(d):
+                        s += rows_of[k, i, a] * inverse[a, b]
+                    half[b] = s
+            for j in range(i + 1):
+                s = left[i] * left[j] / variance
+                if restricted:
+                    for b in range(d):
+                        s += half[b] * rows_of[k, j, b]
+                out[i, j] -= s
+                if i != j:
+                    out[j, i] -= s
+    return out
+
+
+@njit(cache=True, nogil=True)
+def posterior_means(gram, cross, varying, root, mean):
+    """E[theta_k | data], (K, d)."""
+    n, d = cross.shape
+    r = len(varying)
+    out = np.empty((n, d))
+    g, c, h, left = np.empty((r, d)), np.zeros((r, r)), np.empty(r), np.empty(d)
+    for k in range(n):
+        _half(gram[k], varying, root, g, c)
+        for i in range(d):
+            s = cross[k, i]
+            for b in range(d):
+                s -= gram[k, i, b] * mean[b]
+            left[i] = s
+            out[k, i] = mean[i]
+        _half_score(left, varying, root, c, h)
+        _solve_upper(c, h)
+        for i in range(r):
+            for j in range(r):
+                out[k, varying[i]] += root[i, j] * h[j]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _solve_upper(c, h):
+    """C^{-1/2}' h, in place."""
+    for j in range(len(h) - 1, -1, -1):
+        s = h[j]
+        for b in range(j + 1, len(h)):
+            s -= c[b, j] * h[b]
+        h[j] = s / c[j, j]
+
+
+@njit(cache=True, nogil=True)
+def index_variances(features, starts, gram, varying, root, inverse):
+    """Posterior covariance of each row's index in units of sigma^2, (N, C, C), theta_k and mu both unknown.
+
+    ``features`` (N, C, d): index_c = features_c' theta.  With M = L C^{-1} L' it is z'M z + q' T^{-1} q,
+    q = z - A M z.
+    """
+    n_rows, n_index, d = features.shape
+    r = len(varying)
+    out = np.empty((n_rows, n_index, n_index))
+    g, c = np.empty((r, d)), np.zeros((r, r))
+    h, q, t = np.empty((n_index, r)), np.empty((n_index, d)), np.empty(d)
+    for k in range(len(starts) - 1):
+        _half(gram[k], varying, root, g, c)
+        for n in range(starts[k], starts[k + 1]):
+            for e in range(n_index):
+                z = features[n, e]
+                _half_score(z, varying, root, c, h[e])
+                for i in range(d):
+                    s = z[i]
+                    for j in range(r):
+                        s -= g[j, i] * h[e, j]
+                    q[e, i] = s
+            for e in range(n_index):
+                for i in range(d):
+                    s = 0.0
+                    for b in range(d):
+                        s += inverse[i, b] * q[e, b]
+                    t[i] = s
+                for f in range(n_index):
+                    s = 0.0
+                    for j in range(r):
+                        s += h[e, j] * h[f, j]
+                    for i in range(d):
+                        s += t[i] * q[f, i]
+                    out[n, e, f] = s
+    return out
+
+
+@njit(cache=True, nogil=True)
+def standard_scores(gram, cross, varying, root, mean, variance):
+    """Scores L' Z'(y - Z mu) of each client over their standard deviations, (K, r), and how much of that is
+    the population's: 1 - 1 / C_jj, (K, r)."""
+    n, d = cross.shape
+    r = len(varying)
+    out, reliability = np.zeros((n, r)), np.zeros((n, r))
+    left, c = np.empty(d), np.empty((r, r))
+    for k in range(n):
+        a = gram[k]
+        for i in range(d):
+            s = cross[k, i]
+            for b in range(d):
+                s -= a[i, b] * mean[b]
+            left[i] = s
+        for i in range(r):
+            for j in range(r):
+                s = 0.0
+                for p in range(r):
+                    for q in range(r):
+                        s += root[p, i] * a[varying[p], varying[q]] * root[q, j]
+                c[i, j] = s  # C - I
+        for j in range(r):
+            s, v = 0.0, c[j, j]
+            for p in range(r):
+                s += root[p, j] * left[varying[p]]
+                v += c[j, p] * c[p, j]
+            if v > 1e-12:
+                out[k, j] = s / math.sqrt(v * variance)
+                reliability[k, j] = c[j, j] / (1 + c[j, j])
+    return out, reliability
+
+
+@njit(cache=True, nogil=True)
+def deviances(gram, cross, square, n_rows, varying, roots):
+    """At each of m roots L (m, r, r): restricted deviance (m,), sigma^2 (m,), mu (m, d), and the lower
+    triangular root of T (m, d, d)."""
+    n, d = cross.shape
+    m, r = len(roots), len(varying)
+    value, variance = np.empty(m), np.ones(m)
+    mean, halves = np.empty((m, d)), np.empty((m, d, d))
+    g, c, h = np.empty((r, d)), np.zeros((r, r)), np.empty(r)
+    total, score = np.empty((d, d)), np.empty(d)
+    for e in range(m):
+        log_det, explained = 0.0, 0.0
+        total[:] = 0.0
+        score[:] = 0.0
+        for k in range(n):
+            a = gram[k]
+            log_det += _half(a, varying, roots[e], g, c)
+            _half_score(cross[k], varying, roots[e], c, h)
+            for j in range(r):
+                explained += h[j] * h[j]
+            for i in range(d):
+                s = cross[k, i]
+                for j in range(r):
+                    s -= g[j, i] * h[j]
+                score[i] += s
+                for b in range(i + 1):
+                    w = a[i, b]
+                    for j in range(r):
+                        w -= g[j, i] * g[j, b]
+                    total[i, b] += w
+        for i in range(d):
+            total[i, i] *= 1 + 1e-12
+            for b in range(i):
+                total[b, i] = total[i, b]
+        half = np.linalg.cholesky(total)
+        solved = np.linalg.solve(total, score)
+        quadratic = square - explained
+        for i in range(d):
+            quadratic -= score[i] * solved[i]
+            log_det += 2 * math.log(half[i, i])
+        if n_rows > 0:
+            freedom = n_rows - d
+            variance[e] = max(quadratic, 1e-12 * square) / freedom
+            value[e] = log_det + freedom * math.log(variance[e])
+        else:
+            value[e] = log_det + quadratic
+        mean[e], halves[e] = solved, half
+    return value, variance, mean, halves

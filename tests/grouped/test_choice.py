@@ -1,0 +1,147 @@
+"""Which coefficients differ between clients: known answers, and what must not matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit
+
+from vaneb.errors import InvalidOption
+from vaneb.grouped.choice import features_of, fit_least_squares, fit_others, left_out_responses
+from vaneb.grouped.gaussian_posterior import sample_gaussians
+from vaneb.grouped.mixed_model import centred_basis, centred_rows
+from vaneb.grouped.models import fit_local
+from vaneb.grouped.population import Structure, find_structure
+from vaneb.grouped.response import ResponseCoding
+from vaneb.likelihood.exact import exact_likelihood
+from vaneb.likelihood.recoded import Recoded
+from vaneb.local.data import GroupedRows
+from vaneb.local.families import binomial, gaussian
+from vaneb.population.sampler import sample_populations
+
+
+def simulated(sd: list[float], *, seed: int = 0, clients: int = 150, rows: int = 8):
+    rng = np.random.default_rng(seed)
+    client = np.repeat(np.arange(clients), rows)
+    design = np.column_stack([np.ones(len(client)), rng.standard_normal((len(client), len(sd) - 1))])
+    theta = 0.5 + rng.standard_normal((clients, len(sd))) * sd
+    index = (design * theta[client]).sum(axis=1)
+    return GroupedRows.from_columns(client, design, index + rng.standard_normal(len(client)))
+
+
+def test_basis_turns_coefficients_of_centred_columns_into_those_of_the_columns() -> None:
+    rng = np.random.default_rng(1)
+    design = np.column_stack([rng.normal(50, 3, 40), np.ones(40), rng.normal(-2, 0.1, 40)])
+    basis, intercept = centred_basis(design)
+    assert intercept == 1
+    centred = (design - design.mean(axis=0)) / np.where(design.std(axis=0) > 0, design.std(axis=0), 1)
+    centred[:, 1] = 1
+    assert_allclose(design @ basis, centred, atol=1e-9)
+
+
+def test_no_constant_column_no_centring() -> None:
+    design = np.array([[1.0, 4.0], [2.0, 5.0], [3.0, 1.0]])
+    basis, intercept = centred_basis(design)
+    assert intercept is None
+    assert_allclose(np.mean((design @ basis) ** 2, axis=0), 1)
+
+
+def structure(rows: GroupedRows, family: str = "gaussian") -> Structure:
+    local = fit_local(rows, ResponseCoding("y", family))
+    return find_structure(rows, local, np.ones(rows.design.shape[1], dtype=bool), asked=False)
+
+
+def test_what_differs_is_found_out() -> None:
+    assert_array_equal(structure(simulated([1.0, 0, 0, 0, 0])).varying, [True, False, False, False, False])
+    assert structure(simulated([1.0, 1.0, 1.0])).varying.all()
+    alike = structure(simulated([0.0, 0.0], seed=0, clients=200))
+    assert not alike.varying.any()
+    assert any("no coefficient differs" in note for note in alike.notes)
+
+
+def test_fewer_clients_than_entries() -> None:
+    found = structure(simulated([1.0] * 7, clients=20, rows=12))
+    assert found.fitted is not None
+    assert np.isfinite(found.fitted.model.spread).all()
+
+
+@pytest.mark.parametrize("sd", [[1.0, 0.0], [0.8, 0.8]])
+def test_units_and_zero_of_a_covariate_do_not_matter(sd: list[float]) -> None:
+    rows = simulated(sd, seed=3)
+    change = np.array([[1.0, 170.0], [0.0, 25.0]])
+    moved = GroupedRows(rows.design @ change, rows.response, rows.offset, rows.starts, rows.ids, rows.names)
+    first, second = structure(rows), structure(moved)
+    assert_array_equal(first.varying, second.varying)
+    means = [one.basis @ one.fitted.model.mean for one in (first, second) if one.fitted is not None]
+    assert_allclose(change @ means[1], means[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("varying", [[], [0], [0, 1]])
+def test_rows_left_out_are_predicted_as_if_they_were(varying: list[int]) -> None:
+    """Each row in turn is really left out; variances are held."""
+    rows = simulated([1.0, 0.5], clients=6, rows=4)
+    at = np.array(varying, dtype=np.intp)
+    centred = centred_rows(rows)
+    fitted = fit_least_squares(centred, at)
+    family = gaussian(fitted.model.variance)
+    found = left_out_responses(rows, family, features_of(family, rows.design, centred.basis), fitted)
+    z = rows.design @ centred.basis
+    spread = fitted.model.spread
+    same = rows.client_of_row[:, None] == rows.client_of_row
+    cov = same * (z @ spread @ z.T) + fitted.model.variance * np.eye(len(z))
+    for i in range(len(z)):
+        rest = np.arange(len(z)) != i
+        weight = np.linalg.inv(cov[np.ix_(rest, rest)])
+        mean = np.linalg.solve(z[rest].T @ weight @ z[rest], z[rest].T @ weight @ rows.response[rest])
+        predicted = z[i] @ mean + cov[i, rest] @ weight @ (rows.response[rest] - z[rest] @ mean)
+        assert found[i] == pytest.approx(predicted, abs=1e-7)
+
+
+def test_binary_rows_left_out_are_predicted_about_as_if_they_were() -> None:
+    rng = np.random.default_rng(5)
+    rows = simulated([1.0, 0.0], clients=40, rows=6)
+    rows = replace(rows, response=(rng.random(240) < expit(rows.response - 1)).astype(float))
+    basis, start = centred_basis(rows.design)[0], np.zeros(2)
+    fitted = fit_others(rows, binomial(), basis, np.array([0]), start)
+    features = features_of(binomial(), rows.design, basis)
+    found = left_out_responses(rows, binomial(), features, fitted)
+    k = rows.client_of_row
+    for i in range(0, 240, 40):
+        rest = np.flatnonzero(np.arange(240) != i)
+        part = GroupedRows.from_columns(k[rest], rows.design[rest], rows.response[rest])
+        other = fit_others(part, binomial(), basis, np.array([0]), start)
+        at = int(part.ids.index(k[i]))
+        assert found[i] == pytest.approx(expit(features[i, 0] @ other.points[at]), abs=0.05)
+
+
+def test_many_coefficients_are_refused_or_shared_before_any_work() -> None:
+    rows = simulated([1.0] * 40, clients=50, rows=4)
+    found = structure(rows)
+    assert found.varying.sum() <= 1
+    assert any("more than 30" in note for note in found.notes)
+    local = fit_local(rows, ResponseCoding("y", "gaussian"))
+    with pytest.raises(InvalidOption, match="40 coefficients would differ between groups; at most 30"):
+        find_structure(rows, local, np.ones(40, dtype=bool), asked=True)
+
+
+@pytest.mark.parametrize("varying", [[0], [0, 1]])
+def test_gaussian_populations_are_drawn_from_their_posterior(varying: list[int]) -> None:
+    """Against Gibbs sampling, an algorithm that has nothing in common with it."""
+    rows = simulated([1.0, 0.5], clients=40, rows=5)
+    mask = np.isin([0, 1], varying)
+    local = fit_local(rows, ResponseCoding("y", "gaussian"))
+    found = find_structure(rows, local, mask, asked=True)
+    assert found.fitted is not None
+    direct = sample_gaussians(found.fitted, seed=0)
+    assert direct is not None
+    clients = Recoded(exact_likelihood(rows, found.family), found.basis)
+    gibbs, _ = sample_populations(clients, single=True, seed=0, varying=mask)
+    sd = np.sqrt(np.diagonal(direct[0].covariances, axis1=1, axis2=2))[:, varying]
+    other = np.sqrt(np.diagonal(gibbs.covariances, axis1=1, axis2=2))[:, varying]
+    assert_allclose(sd.mean(axis=0), other.mean(axis=0), rtol=0.06)
+    assert_allclose(sd.std(axis=0), other.std(axis=0), rtol=0.3)
+    assert_allclose(direct[0].atoms.mean(axis=0), gibbs.atoms.mean(axis=0), atol=0.06)
+    assert_allclose(direct[0].atoms.std(axis=0), gibbs.atoms.std(axis=0), rtol=0.2)

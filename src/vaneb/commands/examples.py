@@ -22,6 +22,11 @@ EXAMPLES = {
         'vaneb run visits.xlsx --client clinic --formula "cured ~ dose" --family binomial -o out.csv',
         'vaneb run claims.csv --client region --formula "n ~ age" --family poisson --offset log_years -o -',
     ),
+    "predict": (
+        'vaneb run pupils.csv --client school --formula "score ~ ses" --save model.json',
+        "vaneb predict model.json new.csv -o predictions.csv",
+        "vaneb predict model.json new.csv --interval prediction --level 0.95 -o -",
+    ),
     "check": (
         "vaneb check hospitals.csv",
         "vaneb check hospitals.csv --client Klinik --estimate Effekt --se SE --decimal ,",

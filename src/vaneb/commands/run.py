@@ -26,7 +26,9 @@ from vaneb.commands.streams import (
     TABLE_OUT,
     DecimalOption,
     EncodingOption,
+    FactorOption,
     JsonOption,
+    NaOption,
     SepOption,
     check_files,
     check_out,
@@ -82,10 +84,16 @@ def run(
     prior_out: Annotated[
         Path | None, typer.Option(help="Also save the population (.json, .parquet).")
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Also save the model (JSON), for vaneb predict; it holds no row.", metavar="MODEL"),
+    ] = None,
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     population: PopulationOption = Population.AUTO,
     smooth: SmoothOption = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    factor: FactorOption = None,
+    na: NaOption = None,
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -97,11 +105,13 @@ def run(
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)
-        check_out(out, as_json)
+        if save is None or out is not None:
+            check_out(out, as_json)
         check_page(report)
         if not 0 < level < 1:
             raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
         writes = {"--out": out, "--reports-out": reports_out, "--prior-out": prior_out, "--report": report}
+        writes["--save"] = save
         check_files({"DATA": data}, writes, as_json)
         with progress_bar(quiet) as progress:
             progress("reading", 0, 1)
@@ -114,7 +124,7 @@ def run(
             if reports_out is not None:
                 suffix_of(reports_out)
             ids = [client, *([test_column] if test_column else [])]
-            rows, notes = read_rows(data, TextOptions(sep, decimal, encoding), ids)
+            rows, notes = read_rows(data, TextOptions(sep, decimal, encoding), ids, na or ())
             fit = fit_groups(
                 rows,
                 client=client,
@@ -126,6 +136,9 @@ def run(
                 level=level,
                 population=population.value,
                 seed=seed,
+                factors=factor or (),
+                na=na or (),
+                told=None if quiet else lambda line: complain(f"read: {line}"),
                 progress=progress,
             )
             progress("writing", 1, 2)
@@ -138,6 +151,10 @@ def run(
                     fit.prior.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
                 if reports_out is not None:
                     write_reports(reports_out, fit.reports)
+                if save is not None:
+                    from vaneb.grouped.saved import write_model
+
+                    write_model(stack.enter_context(replacing(save)), fit)
                 if report is not None:
                     from vaneb.report import grouped_content, page
 

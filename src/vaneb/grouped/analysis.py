@@ -5,9 +5,12 @@ rows -> design -> local fits -> likelihood of each client -> population (VANEB) 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
@@ -16,11 +19,15 @@ from vaneb.grouped.design import Design, DesignRows, learn_design
 from vaneb.grouped.formula import ParsedFormula, parse
 from vaneb.grouped.models import LocalModel, fit_local
 from vaneb.grouped.population import fit_population
+from vaneb.grouped.reading import read_columns
 from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.fit import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LIKELIHOODS = ("exact", "gaussian")
 
@@ -37,6 +44,9 @@ def fit_groups(
     level: float = 0.9,
     population: str = "auto",
     seed: int = 0,
+    factors: Sequence[str] = (),
+    na: Sequence[str] = (),
+    told: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> GroupedFit:
     """Fit every client, learn the population, and give each client its own coefficients.
@@ -54,6 +64,9 @@ def fit_groups(
         Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
     level : probability of the credible intervals
     population, seed : see ``vaneb.VANEB``
+    factors : columns that are factors, whatever they hold
+    na : texts that stand for a missing value
+    told : callback, called before fitting with a line for each column: what it was taken for
     progress : callback (what is being done, steps done, steps expected)
 
     Examples
@@ -74,6 +87,11 @@ def fit_groups(
             frames.need_column(data, column, wanted_by)
     reserved = [c for c in (client, offset, test_column) if c is not None]
     parsed = parse(formula, data, reserved)
+    others = [c for c in (offset, test_column) if c is not None]
+    data, reading = read_columns(data, parsed, [client], others, factors=factors, na=na)
+    if told is not None:
+        for line in reading.columns:
+            told(line)
     used = list(dict.fromkeys([*reserved, *parsed.columns]))
     complete = data[used].notna().all(axis=1).to_numpy()
     data, total = data[complete], len(data)
@@ -88,7 +106,7 @@ def fit_groups(
     if testing.all():
         raise InvalidReport(f"column {test_column}: marks every row as a test row; none is left for the fit.")
     design = learn_design(data[~testing], parsed, family, client=client, offset=offset)
-    _check_columns(design, parsed, len(data[~testing]), client, test_column)
+    _check_columns(design, parsed, len(data[~testing]), test_column)
     train = design.rows(data[~testing], response=True, new=False)
     test = design.rows(data[testing], response=True) if test_column is not None else None
     if not len(train.kept):
@@ -110,11 +128,12 @@ def fit_groups(
         likelihood = "gaussian"
     fit = GroupedFit(
         design, rows, local, model, after, likelihood, level, total - kept, None,
-        frames.is_whole(data[client]), notes,
+        frames.is_whole(data[client]), (*reading.notes, *notes), frames.kind_of(frame),
+        _places(data[~testing], train, rows), total, reading.columns,
     )  # fmt: skip
     if test is None or not len(test.kept):
         return fit
-    return GroupedFit(**{**vars(fit), "held_out": _held_out(fit, test)})
+    return replace(fit, held_out=_held_out(fit, test))
 
 
 def _check(family: str, likelihood: str, level: float) -> None:
@@ -125,20 +144,13 @@ def _check(family: str, likelihood: str, level: float) -> None:
         raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
 
 
-def _check_columns(
-    design: Design, formula: ParsedFormula, n_rows: int, client: str, test_column: str | None
-) -> None:
+def _check_columns(design: Design, formula: ParsedFormula, n_rows: int, test_column: str | None) -> None:
     """Refuse formulas that can only be a slip."""
     for column, what in ((test_column, "the test column"), (formula.response, "the response")):
         if column in formula.right_columns:
             raise InvalidOption(
                 f"formula {formula.text!r}: {what} {column} stands on the right-hand side. Leave it out."
             )
-    if client in design.levels:
-        raise InvalidOption(
-            f"formula {formula.text!r}: leave the client column {client} out. Every client has coefficients "
-            "of its own already."
-        )
     if len(design.names) >= n_rows > 0:
         raise InvalidReport(
             f"formula {formula.text!r}: {len(design.names):,} coefficients for {n_rows:,} rows. "
@@ -150,6 +162,13 @@ def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
     if local.family.name != "multinomial":
         return design.names
     return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
+
+
+def _places(data: pd.DataFrame, train: DesignRows, rows: GroupedRows) -> NDArray[np.intp]:
+    """Position in the data of each row of ``rows``; those of ``data`` are its index."""
+    rank = {name: k for k, name in enumerate(rows.ids)}
+    order = np.argsort([rank[name] for name in train.clients], kind="stable")
+    return data.index.to_numpy()[train.kept][order]
 
 
 def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:

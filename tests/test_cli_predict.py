@@ -121,7 +121,7 @@ def test_models_that_are_none(folder: Path, tmp_path: Path) -> None:
         "a population, not a model"
         in call("predict", tmp_path / "prior.json", folder / "new.csv", *out).stderr
     )
-    same = call("predict", folder / "model.json", folder / "new.csv", "-o", folder / "model.json")
+    same = call("predict", folder / "model.json", folder / "new.csv", "-o", folder / "new.csv")
     assert "same file" in same.stderr
     assert load(folder / "model.json").names == ("Intercept", "x", "g[T.lo]")
 

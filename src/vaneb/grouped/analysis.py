@@ -25,6 +25,7 @@ from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.fit import Progress
+from vaneb.population.options import Options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +45,7 @@ def fit_groups(
     level: float = 0.9,
     population: str = "auto",
     seed: int = 0,
+    options: Options | None = None,
     factors: Sequence[str] = (),
     na: Sequence[str] = (),
     told: Callable[[str], None] | None = None,
@@ -63,7 +65,7 @@ def fit_groups(
     likelihood : "exact" uses the rows themselves; "gaussian" only what a federation of reports would give.
         Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
     level : probability of the credible intervals
-    population, seed : see ``vaneb.VANEB``
+    population, seed, options : see ``vaneb.VANEB``
     factors : columns that are factors, whatever they hold
     na : texts that stand for a missing value
     told : callback, called before fitting with a line for each column: what it was taken for
@@ -120,7 +122,7 @@ def fit_groups(
         progress("fitting every client", 0, 1)
     local = fit_local(rows, design.coding)
     names = _parameter_names(design, local)
-    settings = VANEB(population=population, seed=seed)
+    settings = VANEB(population=population, seed=seed, options=options)
     model, after = fit_population(rows, local, names, likelihood, settings, progress)
     notes = local.notes
     if family == "huber" and likelihood == "exact":

@@ -83,6 +83,10 @@ def test_missing_values_of_r_are_dropped_and_counted(frame: pd.DataFrame, tmp_pa
     frame.loc[[2, 9], "x"] = np.nan
     frame.to_csv(tmp_path / "data.csv", index=False, na_rep="NA")
     result = run(tmp_path / "data.csv", *MODEL, "-o", tmp_path / "out.csv")
+    assert result.exit_code == 2
+    assert "row 3, column x: 'NA' is not a number" in result.stderr
+    assert "--na 'NA'" in result.stderr
+    result = run(tmp_path / "data.csv", *MODEL, "-o", tmp_path / "out.csv", "--na", "NA")
     assert "dropped rows       2 (missing values)" in result.output
 
 

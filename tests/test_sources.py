@@ -143,8 +143,9 @@ def test_columns_without_a_name(tmp_path: Path) -> None:
 def test_rows_have_the_types_they_seem_to_have(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("site;x;y;kind\n07;1,5;NA;ä\n8;2,5;3;b\n".encode("latin-1"))
-    table, notes = read_rows(path, ids=["site"])
+    table, notes = read_rows(path, ids=["site"], na=["NA"])
     assert table.to_pydict() == {"site": ["07", "8"], "x": [1.5, 2.5], "y": [None, 3], "kind": ["ä", "b"]}
+    assert read_rows(path)[0]["y"].to_pylist() == ["NA", "3"]
     assert notes == (f"read {path} as Latin-1 (Windows-1252), semicolons between columns, decimal commas",)
     path.write_text("site,x\n1,2\n1,2,3\n")
     with pytest.raises(InvalidReport, match=r"rows\.csv, row 2: 3 cells, but the header has 2"):

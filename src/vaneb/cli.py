@@ -18,6 +18,7 @@ from vaneb.commands.examples import below
 from vaneb.commands.federate import federate
 from vaneb.commands.outcome import ExitCode, complain
 from vaneb.commands.personalize import personalize
+from vaneb.commands.predict import predict
 from vaneb.commands.report import report
 from vaneb.commands.run import run
 from vaneb.commands.study import study
@@ -52,7 +53,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (personalize, run, decide, check, report, study, demo, train, table, compare, watch):
+for _command in (personalize, run, predict, decide, check, report, study, demo, train, table, compare, watch):
     app.command(epilog=below(_command.__name__))(_command)
 for _info in federate.registered_commands:
     _info.epilog = below(getattr(_info.callback, "__name__", ""))

@@ -30,7 +30,7 @@ from vaneb.files import STANDARD, absent
 
 #: What stands for a missing value in a text, as in pyarrow.
 MISSING = frozenset(pa.csv.ConvertOptions().null_values)
-#: Also missing where rows, not reports, are read: there they are left out and counted.
+#: What a site of a federation takes for a missing value in rows.
 MISSING_IN_ROWS = ["", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "null", "NULL", "#N/A", "<NA>"]
 EXCEL = "Excel"
 SAVE_AS = "Save it as .csv, .xlsx or .parquet."
@@ -87,17 +87,17 @@ class TextTable:
         kinds = {column: pa.string() if column == client else pa.float64() for column in used}
         return pa.table({c: pa.array(values, kinds[c]) for c, values in cells.items()}), numbers
 
-    def inferred(self, ids: Sequence[str] = ()) -> pa.Table:
-        """All columns, their types inferred; ``ids`` with leading zeros stay what they are: text."""
+    def inferred(self, ids: Sequence[str] = (), missing: Sequence[str] = MISSING_IN_ROWS) -> pa.Table:
+        """All columns, their types inferred; ``ids`` with leading zeros stay what they are: text.
+
+        ``missing``: cells that are missing values.
+        """
         layout.refuse_repeated(self.columns)
+        options = {"null_values": list(missing), "strings_can_be_null": True}
         try:
-            table = self._arrow(null_values=MISSING_IN_ROWS, strings_can_be_null=True)
+            table = self._arrow(**options)
             padded = {c: pa.string() for c in ids if c in self.columns and self._has_leading_zeros(c)}
-            if padded:
-                table = self._arrow(
-                    null_values=MISSING_IN_ROWS, strings_can_be_null=True, column_types=padded
-                )
-            return table
+            return self._arrow(**options, column_types=padded) if padded else table
         except pa.ArrowException as error:
             for _ in self.rows(refuse):
                 pass
@@ -167,7 +167,7 @@ class ParquetTable:
         """The columns ``used`` as they are."""
         return _parquet(self.place, lambda: self._valid(list(used)))
 
-    def inferred(self, ids: Sequence[str] = ()) -> pa.Table:
+    def inferred(self, ids: Sequence[str] = (), missing: Sequence[str] = MISSING_IN_ROWS) -> pa.Table:
         """All columns as they are."""
         return _parquet(self.place, lambda: self._valid(None))
 
@@ -199,14 +199,18 @@ def open_table(path: str | os.PathLike[str], options: TextOptions | None = None)
 
 
 def read_rows(
-    path: str | os.PathLike[str], options: TextOptions | None = None, ids: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    options: TextOptions | None = None,
+    ids: Sequence[str] = (),
+    na: Sequence[str] = (),
 ) -> tuple[pa.Table, tuple[str, ...]]:
     """A table of rows with the types it seems to have, and notes on how it was read.
 
-    Columns ``ids`` whose numbers have leading zeros stay text.
+    Columns ``ids`` whose numbers have leading zeros stay text.  Empty cells are missing, and those that hold
+    one of ``na``; anything else is what it is.
     """
     opened = open_table(path, options)
-    table = opened.inferred(ids)
+    table = opened.inferred(ids, ["", *na])
     if table.num_rows == 0:
         raise InvalidReport(f"{opened.place}: has no rows below its header.")
     return table, opened.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ from vaneb.commands.streams import (
     EncodingOption,
     ErrorOption,
     EstimateOption,
+    FactorOption,
     JsonOption,
+    NaOption,
     SepOption,
     SizeOption,
     VarianceOption,
@@ -49,6 +52,8 @@ def check(
     ] = None,
     family: Annotated[FamilyName, typer.Option(help="Of the response of --formula.")] = FamilyName.GAUSSIAN,
     offset: Annotated[str | None, typer.Option(help="Column, with --formula.")] = None,
+    factor: FactorOption = None,
+    na: NaOption = None,
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -77,7 +82,9 @@ def check(
                 )
             if client is None:
                 raise InvalidOption("--formula without --client: name the column that says whose a row is.")
-            said, problems = _of_rows(file, options, client, formula, family.value, offset)
+            said, problems = _of_rows(
+                file, options, client, formula, family.value, offset, factor or (), na or ()
+            )
         if as_json:
             code = int(ExitCode.BAD_INPUT if problems else ExitCode.OK)
             print_json({"command": "check", "exit_code": code, "file": file, **said, "problems": problems})
@@ -106,7 +113,14 @@ def _of_reports(found: Findings) -> dict[str, Any]:
 
 
 def _of_rows(
-    file: Path, options: TextOptions, client: str, formula: str, family: str, offset: str | None
+    file: Path,
+    options: TextOptions,
+    client: str,
+    formula: str,
+    family: str,
+    offset: str | None,
+    factors: Sequence[str],
+    na: Sequence[str],
 ) -> tuple[dict[str, Any], list[str]]:
     """Rows: the table, then its columns, then the model; what comes later needs what comes before."""
     from vaneb.grouped import frames
@@ -118,7 +132,7 @@ def _of_rows(
     try:
         opened = open_table(file, options)
         said = {"format": opened.kind, "columns": list(opened.columns)}
-        data = frames.as_pandas(opened.inferred([client]))
+        data = frames.as_pandas(opened.inferred([client], ["", *na]))
     except VanebError as error:
         return said, [str(error)]
     said["rows"] = len(data)
@@ -136,7 +150,9 @@ def _of_rows(
             if not others:
                 return said, problems
             client, offset = others[0], None
-        coded = code_rows(data, client=client, formula=formula, family=family, offset=offset)
+        coded = code_rows(
+            data, client=client, formula=formula, family=family, offset=offset, factors=factors, na=na
+        )
     except VanebError as error:
         return said, [*problems, str(error)]
     if not problems:
@@ -145,6 +161,8 @@ def _of_rows(
         said["rows_of_a_client"] = [int(rows.min()), int(rows.max())]
         said["coefficients"] = list(coded.names)
         said["dropped_rows"] = coded.dropped
+        said["read"] = list(coded.reading.columns)
+        said["notes"] = list(coded.reading.notes)
     return said, problems
 
 
@@ -155,6 +173,10 @@ def _tell(name: str, said: dict[str, Any], problems: list[str]) -> None:
             continue
         if isinstance(value, dict):
             value = "; ".join(f"{key} {_words(item, ' to ')}" for key, item in value.items())
+        if what in ("read", "notes"):
+            for line in value:
+                print(f"  {what.removesuffix('s'):<20} {printable(line)}")
+            continue
         between = " to " if what == "rows_of_a_client" else ", "
         print(f"  {what.replace('_', ' '):<20} {printable(_words(value, between))}")
     if not problems:

@@ -28,6 +28,11 @@ EXAMPLES = {
         "vaneb decide posterior.parquet --of mortality --benchmark 0.05 -o decisions.csv",
         "vaneb decide posterior.parquet --of treated=1 --of control=-1 --json | jq '.above'",
     ),
+    "predict": (
+        'vaneb run pupils.csv --client school --formula "score ~ ses" --save model.json',
+        "vaneb predict model.json new.csv -o predictions.csv",
+        "vaneb predict model.json new.csv --interval prediction --level 0.95 -o -",
+    ),
     "check": (
         "vaneb check hospitals.csv",
         "vaneb check hospitals.csv --client Klinik --estimate Effekt --se SE --decimal ,",

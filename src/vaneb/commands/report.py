@@ -15,6 +15,8 @@ from vaneb.commands.streams import (
     TABLE_OUT,
     DecimalOption,
     EncodingOption,
+    FactorOption,
+    NaOption,
     SepOption,
     check_files,
     check_out,
@@ -36,6 +38,8 @@ def report(
     offset: Annotated[
         str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
     ] = None,
+    factor: FactorOption = None,
+    na: NaOption = None,
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -53,14 +57,19 @@ def report(
         from vaneb.sources import read_rows
         from vaneb.tables import reports_table, suffix_of, write_content
 
-        table, notes = read_rows(rows, TextOptions(sep, decimal, encoding), [client])
-        coded = code_rows(table, client=client, formula=formula, family=family.value, offset=offset)
+        table, notes = read_rows(rows, TextOptions(sep, decimal, encoding), [client], na or ())
+        options = {"factors": factor or (), "na": na or ()}
+        coded = code_rows(
+            table, client=client, formula=formula, family=family.value, offset=offset, **options
+        )
         made = report_rows(coded)
         content = reports_table(made, covariances=True)
         with writing(out) as file:
             write_content(file, content, suffix_of(out))
         if not quiet:
-            for note in notes:
+            for line in coded.reading.columns:
+                complain(f"read: {line}")
+            for note in (*notes, *coded.reading.notes):
                 complain(f"note: {note}")
             with summary_beside(out, False):
                 _summarise(coded, made, content.column_names)

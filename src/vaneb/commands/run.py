@@ -27,7 +27,9 @@ from vaneb.commands.streams import (
     TABLE_OUT,
     DecimalOption,
     EncodingOption,
+    FactorOption,
     JsonOption,
+    NaOption,
     SepOption,
     check_files,
     check_out,
@@ -90,10 +92,16 @@ def run(
         Path | None, typer.Option(help="Also save the population (.json, .parquet).")
     ] = None,
     posterior_out: PosteriorOption = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Also save the model (JSON), for vaneb predict; it holds no row.", metavar="MODEL"),
+    ] = None,
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     population: PopulationOption = Population.AUTO,
     smooth: SmoothOption = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    factor: FactorOption = None,
+    na: NaOption = None,
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
@@ -105,13 +113,15 @@ def run(
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)
-        check_out(out, as_json)
+        if save is None or out is not None:
+            check_out(out, as_json)
         check_page(report)
         if not 0 < level < 1:
             raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
         check_posterior_out(posterior_out)
         writes = {"--out": out, "--reports-out": reports_out, "--prior-out": prior_out, "--report": report}
         writes["--posterior-out"] = posterior_out
+        writes["--save"] = save
         check_files({"DATA": data}, writes, as_json)
         with progress_bar(quiet) as progress:
             progress("reading", 0, 1)
@@ -124,7 +134,7 @@ def run(
             if reports_out is not None:
                 suffix_of(reports_out)
             ids = [c for c in (client, test_column) if c]
-            rows, notes = read_rows(data, TextOptions(sep, decimal, encoding), ids)
+            rows, notes = read_rows(data, TextOptions(sep, decimal, encoding), ids, na or ())
             fit = fit_groups(
                 rows,
                 client=client,
@@ -136,6 +146,9 @@ def run(
                 level=level,
                 population=population.value,
                 seed=seed,
+                factors=factor or (),
+                na=na or (),
+                told=None if quiet else lambda line: complain(f"read: {line}"),
                 progress=progress,
             )
             progress("writing", 1, 2)
@@ -154,6 +167,10 @@ def run(
 
                     joint = JointPosterior.of(fit.posterior, seed=seed)
                     write_posterior(stack.enter_context(replacing(posterior_out)), joint)
+                if save is not None:
+                    from vaneb.grouped.saved import write_model
+
+                    write_model(stack.enter_context(replacing(save)), fit)
                 if report is not None:
                     from vaneb.report import grouped_content, page
 

@@ -54,6 +54,17 @@ SizeOption = Annotated[
     str | None, typer.Option("--n", help="Column with sample sizes. n by default.", metavar="COLUMN")
 ]
 
+NaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--na", help="Text that stands for a missing value, such as NA or '.'; repeat.", metavar="TEXT"
+    ),
+]
+FactorOption = Annotated[
+    list[str] | None,
+    typer.Option("--factor", help="Column that is a factor, whatever it holds; repeat.", metavar="COLUMN"),
+]
+
 
 def column_choice(
     client: str | None,

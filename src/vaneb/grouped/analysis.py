@@ -5,8 +5,9 @@ rows -> design -> local fits -> likelihood of each client -> population (VANEB) 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,17 @@ from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import ParsedFormula, group_name, parse
 from vaneb.grouped.models import LocalModel, fit_local
 from vaneb.grouped.population import Structure, find_structure, fit_population, fit_several
+from vaneb.grouped.reading import read_columns
 from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
 from vaneb.grouped.terms import Groups, groups_of, varying_columns
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.fit import Progress
+from vaneb.population.options import Options
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[np.float64]
 LIKELIHOODS = ("exact", "gaussian")
@@ -43,6 +49,10 @@ def fit_groups(
     level: float = 0.9,
     population: str = "auto",
     seed: int = 0,
+    options: Options | None = None,
+    factors: Sequence[str] = (),
+    na: Sequence[str] = (),
+    told: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> GroupedFit:
     """Fit every client, learn the population, and give each client its own coefficients.
@@ -60,7 +70,10 @@ def fit_groups(
     likelihood : "exact" uses the rows themselves; "gaussian" only what a federation of reports would give.
         Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
     level : probability of the credible intervals
-    population, seed : see ``vaneb.VANEB``
+    population, seed, options : see ``vaneb.VANEB``
+    factors : columns that are factors, whatever they hold
+    na : texts that stand for a missing value
+    told : callback, called before fitting with a line for each column: what it was taken for
     progress : callback (what is being done, steps done, steps expected)
 
     Examples
@@ -84,6 +97,11 @@ def fit_groups(
     groups = groups_of(parsed, client)
     for column in groups.columns:
         frames.need_column(data, column, "client")
+    others = [c for c in (offset, test_column) if c is not None and c in data]
+    data, reading = read_columns(data, parsed, list(groups.columns), others, factors=factors, na=na)
+    if told is not None:
+        for line in reading.columns:
+            told(line)
     used = list(dict.fromkeys([*groups.columns, *(c for c in reserved if c in data), *parsed.columns]))
     complete = data[used].notna().all(axis=1).to_numpy()
     data, total = data[complete], len(data)
@@ -100,7 +118,7 @@ def fit_groups(
     design = learn_design(
         data[~testing], parsed, family, client=groups.name, offset=offset, client_columns=groups.client
     )
-    _check_columns(design, parsed, len(data[~testing]), groups, test_column)
+    _check_columns(design, parsed, len(data[~testing]), test_column)
     train = design.rows(data[~testing], response=True, new=False)
     if not len(train.kept):
         raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
@@ -111,7 +129,7 @@ def fit_groups(
     if progress is not None:
         progress("fitting every client", 0, 1)
     may_vary, notes = varying_columns(design.encoding, groups, rows, family)
-    settings = VANEB(population=population, seed=seed)
+    settings = VANEB(population=population, seed=seed, options=options)
     settings.check()
     asked = groups.effects is not None
     if settings.kind == "discrete" and asked:
@@ -147,12 +165,13 @@ def fit_groups(
         likelihood = "gaussian"
     fit = GroupedFit(
         design, rows, local, model, after, likelihood, level, total - kept, None,
-        len(groups.client) == 1 and frames.is_whole(data[groups.name]), notes,
-        fixed, _varying_names(structure, names),
+        len(groups.client) == 1 and frames.is_whole(data[groups.name]), (*reading.notes, *notes),
+        fixed, _varying_names(structure, names), frames.kind_of(frame), _places(data[~testing], train, rows),
+        total, reading.columns,
     )  # fmt: skip
     if test is None or not len(test.kept):
         return fit
-    return GroupedFit(**{**vars(fit), "held_out": _held_out(fit, test)})
+    return replace(fit, held_out=_held_out(fit, test))
 
 
 def _check_several(groups: Groups, family: str, likelihood: str, settings: VANEB) -> None:
@@ -213,20 +232,12 @@ def _check(family: str, likelihood: str, level: float) -> None:
         raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
 
 
-def _check_columns(
-    design: Design, formula: ParsedFormula, n_rows: int, groups: Groups, test_column: str | None
-) -> None:
+def _check_columns(design: Design, formula: ParsedFormula, n_rows: int, test_column: str | None) -> None:
     """Refuse formulas that can only be a slip."""
     for column, what in ((test_column, "the test column"), (formula.response, "the response")):
         if column in formula.right_columns:
             raise InvalidOption(
                 f"formula {formula.text!r}: {what} {column} stands on the right-hand side. Leave it out."
-            )
-    for column in groups.columns:
-        if column in design.levels:
-            raise InvalidOption(
-                f"formula {formula.text!r}: leave the client column {column} out of the terms. Every client "
-                "has coefficients of its own already."
             )
     if len(design.names) >= n_rows > 0:
         raise InvalidReport(
@@ -245,6 +256,13 @@ def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
     if local.family.name != "multinomial":
         return design.names
     return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
+
+
+def _places(data: pd.DataFrame, train: DesignRows, rows: GroupedRows) -> NDArray[np.intp]:
+    """Position in the data of each row of ``rows``; those of ``data`` are its index."""
+    rank = {name: k for k, name in enumerate(rows.ids)}
+    order = np.argsort([rank[name] for name in train.clients], kind="stable")
+    return data.index.to_numpy()[train.kept][order]
 
 
 def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:

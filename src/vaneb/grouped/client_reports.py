@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from vaneb.grouped import frames
 from vaneb.grouped.design import Design, learn_design
 from vaneb.grouped.formula import parse
 from vaneb.grouped.models import HUBER, residual_scale
+from vaneb.grouped.reading import Reading, read_columns
 from vaneb.local import families
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
@@ -29,17 +31,28 @@ class CodedRows:
     """Of the d coefficients."""
     dropped: int
     """Rows left out because a value was missing."""
+    reading: Reading
+    """What each column was taken for."""
 
 
 def code_rows(
-    frame: Any, *, client: str, formula: str, family: str = "gaussian", offset: str | None = None
+    frame: Any,
+    *,
+    client: str,
+    formula: str,
+    family: str = "gaussian",
+    offset: str | None = None,
+    factors: Sequence[str] = (),
+    na: Sequence[str] = (),
 ) -> CodedRows:
     """Put a pandas, polars or pyarrow table through a formula; options as in ``fit_groups``."""
     data = frames.as_pandas(frame)
     reserved = [client, *([offset] if offset else [])]
     for column, wanted_by in zip(reserved, ("client", "offset"), strict=False):
         frames.need_column(data, column, wanted_by)
-    design = learn_design(data, parse(formula, data, reserved), family, client=client, offset=offset)
+    parsed = parse(formula, data, reserved)
+    data, reading = read_columns(data, parsed, [client], reserved[1:], factors=factors, na=na)
+    design = learn_design(data, parsed, family, client=client, offset=offset)
     coded = design.rows(data, response=True, new=False)
     if coded.response is None or not len(coded.response):
         raise InvalidReport(f"formula {formula!r}: its terms are missing in every row. Use other columns.")
@@ -54,7 +67,7 @@ def code_rows(
         model = families.huber(HUBER * residual_scale(rows))
     else:
         model = families.SIMPLE_FAMILIES[family]()
-    return CodedRows(design, rows, model, names, len(data) - len(coded.kept))
+    return CodedRows(design, rows, model, names, len(data) - len(coded.kept), reading)
 
 
 def report_rows(coded: CodedRows) -> Reports:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,10 @@ from vaneb.errors import InvalidReport
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+
+#: Kinds of tables that results come in: that of the data.
+KINDS = ("pandas", "polars", "pyarrow")
 
 
 def as_pandas(frame: Any) -> pd.DataFrame:
@@ -34,6 +38,26 @@ def as_pandas(frame: Any) -> pd.DataFrame:
     if not len(data):
         raise InvalidReport("data: has no rows.")
     return data
+
+
+def kind_of(frame: Any) -> str:
+    """One of ``KINDS``: that of a table that ``as_pandas`` takes."""
+    import narwhals as nw
+
+    name = nw.get_native_namespace(nw.from_native(frame, eager_only=True)).__name__
+    return name if name in KINDS else "pandas"
+
+
+def native(table: pa.Table, kind: str, index: Sequence[str] = ()) -> Any:
+    """``table`` as one of ``KINDS``; pandas frames are indexed by the columns ``index``."""
+    if kind == "pyarrow":
+        return table
+    if kind == "polars":
+        import polars
+
+        return polars.from_arrow(table)
+    made = table.to_pandas()
+    return made.set_index(list(index) if len(index) > 1 else index[0]) if index else made
 
 
 def need_column(frame: pd.DataFrame, column: str, wanted_by: str) -> None:

@@ -15,6 +15,7 @@ The index eta = z' theta is taken for Gaussian with its posterior mean e and var
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,19 @@ from vaneb.local import losses
 from vaneb.local.families import Family
 from vaneb.posterior import Posterior
 
+if TYPE_CHECKING:
+    from vaneb.grouped.known import KnownClients
+
 NODES, DRAWS = 9, 64
 ROWS = 65_536
 
 
 def expected_response(
-    family: Family, after: Posterior, client: NDArray[np.intp], covariates: Array, offset: Array
+    family: Family,
+    after: Posterior | KnownClients,
+    client: NDArray[np.intp],
+    covariates: Array,
+    offset: Array,
 ) -> Array:
     """E[y], shape (N,) or (N, classes).
 

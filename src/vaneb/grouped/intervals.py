@@ -1,0 +1,114 @@
+"""Intervals of rows: where the expected response of a row lies, and where a new response would.
+
+    confidence   quantiles of eta = x' theta + offset, put through the inverse link, which rises
+    prediction   quantiles of y, whose distribution is that of the family averaged over eta:
+                 F(y) = E[F(y | eta)] = sum_q w_q F(y | eta_q)
+
+with eta_q the quantile of eta at Phi(z_q), and z_q, w_q the nodes and weights of Gauss and Hermite.  Gaussian
+noise is added to the mixture itself, without nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, gammainc, ndtr, pdtr
+
+from vaneb.errors import InvalidOption
+from vaneb.grouped.known import KnownClients
+from vaneb.likelihood.seam import Array
+from vaneb.local.families import Family
+
+KINDS = ("confidence", "prediction")
+NODES = 17
+#: Halvings of an interval that holds a quantile of a continuous response.
+HALVINGS = 60
+
+#: F(y | mean), for families whose noise is not added to the index.
+DISTRIBUTIONS: dict[str, Callable[[Family, Array, Array], Array]] = {
+    "poisson": lambda family, y, mean: pdtr(y, mean),
+    "negative_binomial": lambda family, y, mean: _negative_binomial(family.parameter, y, mean),
+    "binomial": lambda family, y, mean: np.where(y >= 1, 1.0, 1 - mean),
+    "gamma": lambda family, y, mean: gammainc(1 / family.dispersion, y / mean / family.dispersion),
+}
+CONTINUOUS = ("gamma",)
+
+
+def interval(
+    kind: str,
+    level: float,
+    family: Family,
+    known: KnownClients,
+    client: NDArray[np.intp],
+    covariates: Array,
+    offset: Array,
+) -> tuple[Array, Array]:
+    """Lower and upper end, (N,) each; ``client`` as in ``KnownClients.index_quantiles``."""
+    check(kind, level, family)
+    ends = np.array([(1 - level) / 2, (1 + level) / 2])
+    with np.errstate(over="ignore"):
+        if kind == "prediction" and family.name == "gaussian":
+            lower, upper = known.index_quantiles(client, covariates, ends, family.dispersion) + offset
+        elif kind == "prediction":
+            nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+            index = known.index_quantiles(client, covariates, ndtr(nodes)) + offset
+            means = np.stack([family.mean(row) for row in index])
+            lower, upper = (_quantile(family, means, weights / weights.sum(), p) for p in ends)
+        else:
+            index = known.index_quantiles(client, covariates, ends) + offset
+            lower, upper = (family.mean(row) for row in index)
+    return lower, upper
+
+
+def check(kind: str, level: float, family: Family) -> None:
+    """Refuse what there is no interval of."""
+    if kind not in KINDS:
+        raise InvalidOption(f"interval: choose one of {', '.join(KINDS)}, not {kind!r}")
+    if not 0 < level < 1:
+        raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
+    if family.n_index > 1:
+        raise InvalidOption(
+            f"interval: not for family {family.name}, whose prediction is a probability of each class. "
+            "Leave interval out."
+        )
+    if kind == "prediction" and family.name != "gaussian" and family.name not in DISTRIBUTIONS:
+        raise InvalidOption(
+            f"interval: family {family.name} does not say how responses scatter. Ask for interval "
+            "'confidence', which is of the expected response."
+        )
+
+
+def _quantile(family: Family, means: Array, weights: Array, p: float) -> Array:
+    """Smallest y with sum_q w_q F(y | means_q) >= p, for each row: (N,) from means (Q, N)."""
+
+    def below(y: Array) -> Array:
+        return weights @ DISTRIBUTIONS[family.name](family, y, means)
+
+    low, high = np.zeros(means.shape[1]), np.maximum(means.max(axis=0), 1e-300)
+    continuous = family.name in CONTINUOUS
+    high = high if continuous else np.ceil(high)
+    for _ in range(200):
+        short = below(high) < p
+        if not short.any():
+            break
+        high = np.where(short, 2 * high + (0 if continuous else 1), high)
+    if continuous:
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            short = below(middle) < p
+            low, high = np.where(short, middle, low), np.where(short, high, middle)
+        return (low + high) / 2
+    low = low - 1.0  # nothing is below 0
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        short = np.where(middle < 0, True, below(np.maximum(middle, 0.0)) < p)
+        low, high = np.where(short, middle, low), np.where(short, high, np.maximum(middle, low + 1))
+    return high
+
+
+def _negative_binomial(alpha: float, y: Array, mean: Array) -> Array:
+    """Counts with variance mean + alpha mean^2."""
+    size = 1 / alpha
+    return betainc(size, y + 1, size / (size + mean))

@@ -39,6 +39,7 @@ from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vaneb.estimators import VANEB
+    from vaneb.held_out import HeldOutScores
     from vaneb.posterior import Posterior
 
 
@@ -119,6 +120,13 @@ def personalize(
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Also say how well the population predicts clients left out, beside one Gaussian and atoms.",
+        ),
+    ] = False,
     report: PageOption = None,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
@@ -145,6 +153,11 @@ def personalize(
                 "--client-covariates: a population with covariates is not saved or loaded yet. Leave "
                 "--prior-in and --prior-out out."
             )
+        if compare and (described or prior_in is not None):
+            raise InvalidOption(
+                "--compare fits populations without covariates to parts of the clients. Leave it out, or "
+                "leave --client-covariates and --prior-in out."
+            )
         if described and report is not None:
             raise InvalidOption("--client-covariates: pages do not show covariates yet. Leave --report out.")
         prior = None if prior_in is None else Prior.load(prior_in)
@@ -163,6 +176,13 @@ def personalize(
                 model.fit(table.reports, progress=progress, covariates=table.covariates)
             else:
                 model = VANEB.from_prior(prior)
+            scores = None
+            if compare:
+                from vaneb.held_out import KINDS, held_out_scores
+
+                progress("comparing populations", 0, 1)
+                first = model.kind
+                scores = held_out_scores(table.reports, (first, *(k for k in KINDS if k != first)), seed=seed)
             progress("personalising", 1, 2)
             posterior = model.personalize(table.reports, covariates=table.covariates)
             results = results_table(posterior, level, table.client_type)
@@ -198,15 +218,15 @@ def personalize(
                     stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
 
         if not quiet:
-            for note in table.notes:
+            for note in (*table.notes, *getattr(model, "notes_", ())):
                 complain(f"note: {note}")
             with summary_beside(out, as_json):
-                _summarise(model, posterior, time.perf_counter() - begin)
+                _summarise(model, posterior, scores, time.perf_counter() - begin)
         missed = prior is None and promise_missed(model)
         if as_json:
             from vaneb.commands.as_json import personalize_json
 
-            print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed)))
+            print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed), scores))
         if missed:
             complain(
                 f"warning: {missed}. The results are written; the average log-likelihood may be that far "
@@ -273,11 +293,12 @@ def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
     }
 
 
-def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:
+def _summarise(model: VANEB, posterior: Posterior, scores: HeldOutScores | None, seconds: float) -> None:
     rows = {
         "clients": f"{len(posterior):,}",
         "parameters": f"{len(posterior.names)}",
         **population_rows(model),
+        **({} if scores is None else {"held out": str(scores)}),
         **_effect_rows(model, posterior.names),
         "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
         "flagged clients": f"{sum(map(bool, posterior.flag)):,}",

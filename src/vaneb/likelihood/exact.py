@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.expansion import from_slopes, modes_under
+from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
 from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
-from vaneb.likelihood.starts import single_gaussian
+from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local import losses
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
@@ -179,17 +179,11 @@ class ExactLikelihood(Clients):
         return self.fits.hessian / self.family.dispersion
 
     def starts(self) -> Array:
-        """The posterior mode under a single Gaussian population, roughly fitted.
-
-        Own estimates may be far out or not exist (separated responses), and a likelihood that rises for ever
-        would carry an atom with it.
-        """
-        some = np.unique(np.linspace(0, self.n_clients - 1, 500).astype(np.intp))
-        return modes_under(self, *single_gaussian(self.take(some).expanded(None)))
+        return plausible_points(self)
 
     def region(self, starts: Array) -> Box:
         """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
-        return starts.min(axis=0), starts.max(axis=0)
+        return box_of(starts)
 
 
 def _transposed(atoms: Array) -> Array:

@@ -120,6 +120,14 @@ def personalize(
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Work through a Parquet file block by block on this Ray cluster; 'local' starts one here. "
+            "Workers must see the file.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
     compare: Annotated[
         bool,
         typer.Option(
@@ -141,9 +149,24 @@ def personalize(
         writes = {"--out": out, "--prior-out": prior_out, "--report": report}
         writes["--posterior-out"] = posterior_out
         check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
-        from vaneb.dialect import TextOptions
         from vaneb.estimators import VANEB
         from vaneb.files import replacing
+
+        if ray is not None or _too_large(reports):
+            plain = not any((client, estimate, se, variance, n, variance_function, client_covariates))
+            extra = any((report, posterior_out, compare, as_json))
+            if not plain or extra or out is None or out.suffix != ".parquet" or reports.suffix != ".parquet":
+                why = "--ray is given" if ray is not None else "it does not fit into memory"
+                raise InvalidOption(
+                    f"{reports}: is worked through in blocks, since {why}. That goes from .parquet to "
+                    ".parquet, with columns client, n, theta_<name> and se_<name>, and without --report, "
+                    "--posterior-out, --compare and --json."
+                )
+            method = None if solver is None else solver.value
+            wanted = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
+            _by_blocks(reports, out, prior_in, prior_out, wanted, level, ray, quiet)
+            return
+        from vaneb.dialect import TextOptions
         from vaneb.prior import Prior
         from vaneb.tables import read_reports, results_table, suffix_of
 
@@ -233,6 +256,44 @@ def personalize(
                 "below the best."
             )
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
+
+
+def _too_large(reports: Path) -> bool:
+    if reports.suffix != ".parquet" or not reports.is_file():
+        return False
+    from vaneb.outofcore import fits_in_memory
+
+    return not fits_in_memory(reports)
+
+
+def _by_blocks(
+    reports: Path,
+    out: Path,
+    prior_in: Path | None,
+    prior_out: Path | None,
+    model: VANEB,
+    level: float,
+    ray: str | None,
+    quiet: bool,
+) -> None:
+    """The population from clients all over the file; then block by block."""
+    from vaneb.files import replacing
+    from vaneb.outofcore import connect, fit_file, in_turn, personalize_file, ray_map
+    from vaneb.prior import Prior
+
+    if ray is not None:
+        connect(ray)
+    with progress_bar(quiet) as progress:
+        progress("learning the population", 0, 2)
+        prior = fit_file(reports, model).prior_ if prior_in is None else Prior.load(prior_in)
+        progress("personalising", 1, 2)
+        personalize_file(reports, prior, out, level=level, map_over=in_turn if ray is None else ray_map)
+        if prior_out is not None:
+            with replacing(prior_out) as path:
+                prior.write(path, prior_out.suffix)
+    if not quiet:
+        print(f"{'population':<18} {prior}")
+        print(f"{'clients':<18} worked through in blocks; the population is learnt from a part of them")
 
 
 def promise_missed(model: VANEB) -> str:

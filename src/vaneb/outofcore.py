@@ -10,6 +10,7 @@ default, ``ray_map`` for the workers of a Ray cluster (which must see the file).
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -111,7 +112,7 @@ def connect(address: str) -> None:
                 None if address == "local" else address,
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="warning",
+                logging_level=logging.WARNING,
             )
         except ConnectionError as error:
             raise InvalidOption(f"--ray {address}: no cluster answers there ({error}).") from None

@@ -178,10 +178,15 @@ class Prior:
         shared = within * (self.clients or np.inf) > SHARED
         return shared if shared.any() else np.ones_like(shared)
 
-    def group_counts(self) -> tuple[int, int]:
-        """Fewest and most groups, components of more than SMALL weight, in 90% of the populations."""
+    @property
+    def groups_in_each(self) -> NDArray[np.intp]:
+        """Groups, components of more than SMALL weight, in each of the populations."""
         groups = self.shared & (self.weights * self.populations > SMALL)
-        counts = np.maximum(np.add.reduceat(groups.astype(int), self.starts[:-1]), 1)
+        return np.maximum(np.add.reduceat(groups.astype(np.intp), self.starts[:-1]), 1)
+
+    def group_counts(self) -> tuple[int, int]:
+        """Fewest and most groups in 90% of the populations."""
+        counts = self.groups_in_each
         return int(np.quantile(counts, 0.05)), int(np.quantile(counts, 0.95))
 
     def __str__(self) -> str:

@@ -299,7 +299,7 @@ def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
     By more than a standard error of the average over clients, whose losses are compared one by one; and only
-    where either half of the rows is sure that there are groups.
+    where clients are skewed or have other tails than one Gaussian.
     """
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
     if rows.n_clients < FEWEST or not structure.varying.any():
@@ -316,8 +316,6 @@ def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
                 _in_phi(clients, basis), single=kind == "gaussian", seed=seed, options=QUICK,
                 varying=structure.varying,
             )  # fmt: skip
-            if kind == "mixture" and prior.group_counts()[0] < 2:
-                return False
             after = posterior(clients, prior.mapped(basis))
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
             loss = row_losses(family.name, second.response, mean)

@@ -82,7 +82,13 @@ def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array
         precision = view.base_precision
         precision = precision if precision.ndim == 3 else precision[:, :, None] * np.eye(len(mean))
         right = np.einsum("kij,kj->ki", precision, view.estimates) + inverse @ mean
-        return np.linalg.solve(precision + inverse, right[:, :, None])[:, :, 0]
+        total = precision + inverse
+        scale = 1 / np.sqrt(np.maximum(np.diagonal(total, axis1=1, axis2=2), 1e-300))
+        unit = total * scale[:, :, None] * scale[:, None, :] + 1e-12 * np.eye(len(mean))
+        try:
+            return scale * np.linalg.solve(unit, (scale * right)[:, :, None])[:, :, 0]
+        except np.linalg.LinAlgError:  # separated rows have next to no curvature in any direction
+            return scale * np.einsum("kij,kj->ki", np.linalg.pinv(np.nan_to_num(unit)), scale * right)
 
     if likelihood.is_report:
         points = np.tile(mean, (likelihood.n_clients, 1))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands.outcome import ExitCode, printable, told_to_user
-from vaneb.commands.run import FamilyName
+from vaneb.commands.run import FamilyOption
 from vaneb.commands.streams import (
     TABLE_IN,
     ClientOption,
@@ -47,7 +47,7 @@ def check(
     formula: Annotated[
         str | None, typer.Option(help='The file holds rows, to be fitted by this model, such as "y ~ x".')
     ] = None,
-    family: Annotated[FamilyName, typer.Option(help="Of the response of --formula.")] = FamilyName.GAUSSIAN,
+    family: FamilyOption = "gaussian",
     offset: Annotated[str | None, typer.Option(help="Column, with --formula.")] = None,
     sep: SepOption = None,
     decimal: DecimalOption = None,
@@ -77,7 +77,7 @@ def check(
                 )
             if client is None:
                 raise InvalidOption("--formula without --client: name the column that says whose a row is.")
-            said, problems = _of_rows(file, options, client, formula, family.value, offset)
+            said, problems = _of_rows(file, options, client, formula, family, offset)
         if as_json:
             code = int(ExitCode.BAD_INPUT if problems else ExitCode.OK)
             print_json({"command": "check", "exit_code": code, "file": file, **said, "problems": problems})

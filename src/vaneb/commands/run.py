@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import Choice
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
@@ -37,20 +38,17 @@ from vaneb.commands.streams import (
     writing,
 )
 from vaneb.errors import InvalidOption
+from vaneb.local.family import FAMILIES
 
 if TYPE_CHECKING:
     from vaneb.grouped import GroupedFit
 
 
-class FamilyName(StrEnum):
-    """Values of ``--family``."""
-
-    GAUSSIAN = "gaussian"
-    BINOMIAL = "binomial"
-    POISSON = "poisson"
-    MULTINOMIAL = "multinomial"
-    GAMMA = "gamma"
-    HUBER = "huber"
+FamilyOption = Annotated[str, typer.Option(help="Of the response.", click_type=Choice(list(FAMILIES)))]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(help="Column of what a row counts for; of a share of successes, the trials."),
+]
 
 
 class LikelihoodName(StrEnum):
@@ -65,10 +63,11 @@ def run(
     client: Annotated[str, typer.Option(help="Column that names the client (group) of a row.")],
     formula: Annotated[str, typer.Option(help='Model of every client, such as "y ~ x1 + x2".')],
     out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
-    family: Annotated[FamilyName, typer.Option(help="Of the response.")] = FamilyName.GAUSSIAN,
+    family: FamilyOption = "gaussian",
     offset: Annotated[
         str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
     ] = None,
+    weights: WeightsOption = None,
     test_column: Annotated[
         str | None, typer.Option(help="Column that is 1 in rows to predict, 0 in rows to fit.")
     ] = None,
@@ -119,8 +118,9 @@ def run(
                 rows,
                 client=client,
                 formula=formula,
-                family=family.value,
+                family=family,
                 offset=offset,
+                weights=weights,
                 test_column=test_column,
                 likelihood=likelihood.value,
                 level=level,
@@ -173,8 +173,10 @@ def _summarise(fit: GroupedFit, seconds: float) -> None:
         "local fits": ", ".join(f"{outcome} {count:,}" for outcome, count in fit.outcomes.items()),
         "likelihood": fit.likelihood,
     }
-    if fit.local.family.name in ("gaussian", "gamma"):
+    if fit.local.family.has_dispersion:
         rows["dispersion"] = f"{fit.local.family.dispersion:.5g}"
+    if fit.local.family.parameter != 1.0:
+        rows["family parameter"] = f"{fit.local.family.parameter:.5g}"
     rows |= {
         **population_rows(fit.model),
         "average shrinkage": f"{fit.posterior.shrinkage.mean():.3f}",

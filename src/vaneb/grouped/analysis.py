@@ -32,6 +32,7 @@ def fit_groups(
     formula: str,
     family: str = "gaussian",
     offset: str | None = None,
+    weights: str | None = None,
     test_column: str | None = None,
     likelihood: str = "exact",
     level: float = 0.9,
@@ -47,8 +48,10 @@ def fit_groups(
     client : column that names the client (group) of each row
     formula : such as ``"y ~ x1 + C(x2)"``, read as data, never run as code; every coefficient may differ
         between clients
-    family : "gaussian", "binomial", "poisson", "multinomial", "gamma" or "huber"
+    family : "gaussian", "binomial", "poisson", "negative-binomial", "multinomial", "gamma", "huber" or "cox"
     offset : column that is added to the linear index, such as log exposure
+    weights : column of what each row counts for: its log-likelihood is multiplied by it.  Numbers of trials
+        where a binomial response is a share of successes; ``successes | trials`` says the same.
     test_column : column that is 1 in rows to be predicted, 0 in rows to be fitted
     likelihood : "exact" uses the rows themselves; "gaussian" only what a federation of reports would give.
         Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
@@ -69,11 +72,16 @@ def fit_groups(
     """
     _check(family, likelihood, level)
     data = frames.as_pandas(frame)
-    for column, wanted_by in ((client, "client"), (offset, "offset"), (test_column, "test_column")):
+    for column, wanted_by in (
+        (client, "client"),
+        (offset, "offset"),
+        (weights, "weights"),
+        (test_column, "test_column"),
+    ):
         if column is not None:
             frames.need_column(data, column, wanted_by)
-    reserved = [c for c in (client, offset, test_column) if c is not None]
-    parsed = parse(formula, data, reserved)
+    reserved = [c for c in (client, offset, weights, test_column) if c is not None]
+    parsed = parse(formula, data, reserved, allow=("survival", "trials"))
     used = list(dict.fromkeys([*reserved, *parsed.columns]))
     complete = data[used].notna().all(axis=1).to_numpy()
     data, total = data[complete], len(data)
@@ -87,7 +95,7 @@ def fit_groups(
     )
     if testing.all():
         raise InvalidReport(f"column {test_column}: marks every row as a test row; none is left for the fit.")
-    design = learn_design(data[~testing], parsed, family, client=client, offset=offset)
+    design = learn_design(data[~testing], parsed, family, client=client, offset=offset, weights=weights)
     _check_columns(design, parsed, len(data[~testing]), client, test_column)
     train = design.rows(data[~testing], response=True, new=False)
     test = design.rows(data[testing], response=True) if test_column is not None else None
@@ -96,7 +104,12 @@ def fit_groups(
     assert train.response is not None
     kept = len(train.kept) + (0 if test is None else len(test.kept))
     rows = GroupedRows.from_columns(
-        train.clients, train.covariates, train.response, offset=train.offset, names=design.names
+        train.clients,
+        train.covariates,
+        train.response,
+        offset=train.offset,
+        weight=train.weight,
+        names=design.names,
     )
     if progress is not None:
         progress("fitting every client", 0, 1)
@@ -129,7 +142,8 @@ def _check_columns(
     design: Design, formula: ParsedFormula, n_rows: int, client: str, test_column: str | None
 ) -> None:
     """Refuse formulas that can only be a slip."""
-    for column, what in ((test_column, "the test column"), (formula.response, "the response")):
+    responses = [(c, "the response") for c in formula.response_columns]
+    for column, what in [(test_column, "the test column"), *responses]:
         if column in formula.right_columns:
             raise InvalidOption(
                 f"formula {formula.text!r}: {what} {column} stands on the right-hand side. Leave it out."
@@ -147,7 +161,7 @@ def _check_columns(
 
 
 def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
-    if local.family.name != "multinomial":
+    if local.family.n_index == 1:
         return design.names
     return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
 
@@ -156,8 +170,8 @@ def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:
     assert test.response is not None
     family = fit.design.coding.family
     values = {
-        use: scores.loss(family, test.response, predicted(fit, test, use))
+        use: scores.loss(family, test.response, predicted(fit, test, use), test.weight, test.clients)
         for use in ("local", "pooled", "personalised")
     }
     strangers = set(test.clients) - set(fit.rows.ids)
-    return HeldOut(scores.LOSSES[family], values, len(test.kept), len(strangers))
+    return HeldOut(fit.local.family.score_name, values, len(test.kept), len(strangers))

@@ -113,13 +113,15 @@ def mixed_model(rows: GroupedRows, *, free: Free | None = None, restricted: bool
     if n <= d:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
     basis, intercept = centred_basis(rows.design)
-    design = rows.design @ basis
-    response = rows.response - rows.offset
+    # A row of weight w has noise of variance sigma^2 / w.
+    root = np.sqrt(rows.weight)
+    design = rows.design @ basis * root[:, None]
+    response = (rows.response - rows.offset) * root
     # Residuals of the pooled fit: the same sigma^2, and no cancellation where the level is large.
     pooled = np.linalg.lstsq(design, response, rcond=None)[0]
     response = response - design @ pooled
     square = float(response @ response)
-    total = float(np.sum((rows.response - rows.offset) ** 2))
+    total = float(np.sum(rows.weight * (rows.response - rows.offset) ** 2))
     if square <= SMALLEST * max(total, 1e-300):
         return MixedModel(
             max(SMALLEST * total / n, 1e-300), basis @ pooled, np.zeros((d, d)), np.eye(d, dtype=bool), True
@@ -134,8 +136,8 @@ def mixed_model(rows: GroupedRows, *, free: Free | None = None, restricted: bool
     else:
         factor = _factor(final, free)
     _, _, variance, mean = final.deviance(factor)
-    root = basis @ factor
-    return MixedModel(variance, basis @ (pooled + mean), variance * root @ root.T, free, identified)
+    spread = basis @ factor
+    return MixedModel(variance, basis @ (pooled + mean), variance * spread @ spread.T, free, identified)
 
 
 def _chosen(moments: _Moments, final: _Moments, intercept: int | None, n_clients: int) -> tuple[Free, Array]:

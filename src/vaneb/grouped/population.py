@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.estimators import VANEB
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
-from vaneb.grouped.scores import row_losses
 from vaneb.grouped.structure import centred_basis
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.recoded import Recoded
 from vaneb.likelihood.seam import Array
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK
@@ -98,8 +96,7 @@ def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) 
                 return False
             after = posterior(clients, model.prior_.mapped(basis))
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
-            loss = row_losses(family.name, second.response, mean)
-            losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)
+            losses.append(family.client_scores(second, mean))
         gains.append(losses[0] - losses[1])
     gain = np.mean(gains, axis=0)
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
@@ -116,12 +113,4 @@ def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[Grouped
     place = np.arange(n) - np.repeat(rows.starts[:-1], rows.n_rows)
     first = np.zeros(n, dtype=bool)
     first[shuffled] = place % 2 == 0
-    return _some(rows, np.flatnonzero(first)), _some(rows, np.flatnonzero(~first))
-
-
-def _some(rows: GroupedRows, index: NDArray[np.intp]) -> GroupedRows:
-    """Some of the rows, at least one of each client."""
-    counts = np.bincount(rows.client_of_row[index], minlength=rows.n_clients)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    columns = rows.design[index], rows.response[index], rows.offset[index]
-    return GroupedRows(*columns, starts, rows.ids, rows.names)
+    return rows.some_rows(np.flatnonzero(first)), rows.some_rows(np.flatnonzero(~first))

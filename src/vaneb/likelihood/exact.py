@@ -4,8 +4,8 @@ No Gaussian approximation of an estimate stands between the rows and the solver,
 estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
 
 ``exact_likelihood`` picks the implementation.  For least squares the likelihood *is* that of a Gaussian
-report in information form, whatever the number of rows; all other families keep their rows, those whose loss is
-no sum over rows in ``exact_objective``.
+report in information form, whatever the number of rows; all other families keep their rows, those whose loss
+is no sum over rows in ``exact_objective``.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
     if isinstance(family, Gaussian):
         return _information_form(rows, family, fits)
     if not family.by_row:
-        from vaneb.likelihood.exact_objective import ObjectiveLikelihood
+        from vaneb.likelihood.exact_objective import ObjectiveLikelihood, ValuedObjective
 
-        return ObjectiveLikelihood(family.objective(rows), fits)
+        objective = family.objective(rows)
+        assert isinstance(objective, ValuedObjective)
+        return ObjectiveLikelihood(objective, fits)
     return ExactLikelihood(rows, family, fits)
 
 
@@ -102,7 +104,9 @@ class ExactLikelihood:
         """What is left of each client's log-likelihood without its losses, shape (K,)."""
         if not self.n_clients:
             return np.zeros(0)
-        return np.add.reduceat(self.family.log_constant(self.rows.response, self.rows.weight), self.rows.starts[:-1])
+        return np.add.reduceat(
+            self.family.log_constant(self.rows.response, self.rows.weight), self.rows.starts[:-1]
+        )
 
     @property
     def _block(self) -> int:

@@ -1,9 +1,9 @@
-"""The exact likelihood of clients whose loss is no sum over rows: l_k(a) = -L_k(a), as for Cox's partial one."""
+"""The likelihood of clients whose loss is no sum over rows: l_k(a) = -L_k(a), as Cox's partial one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from vaneb.local.objective import Clients, Objective
 SKIP = -30.0
 
 
+@runtime_checkable
 class ValuedObjective(Objective, Protocol):
     """An objective that has values without derivatives, too, and parts."""
 

@@ -83,9 +83,9 @@ class GroupedRows:
         group = rank[inverse]
         order = np.argsort(group, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(labels)))])
-        columns = _columns(design, response, offset, weight, len(keys))
+        z, y, shift, w = _columns(design, response, offset, weight, len(keys))
         ids = tuple(labels[by_appearance].tolist())
-        return cls._checked(*(column[order] for column in columns), starts, ids, names)
+        return cls._checked(z[order], y[order], shift[order], w[order], starts, ids, names)
 
     @classmethod
     def from_lists(

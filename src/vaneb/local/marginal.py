@@ -1,8 +1,8 @@
 """The marginal likelihood of clients under a Gaussian population, by Laplace's approximation.
 
 For numbers that all clients share, such as the scatter of counts: local fits are too free to tell it.  In
-coordinates phi of centred and scaled covariates (``vaneb.grouped.structure``) the population is
-N(mu, diag(s)), and with t_k the likeliest phi of client k and H_k minus the Hessian of its log-likelihood,
+coordinates phi, theta = B phi, such as those of centred and scaled covariates, the population is
+N(mu, diag(s)).  With t_k the likeliest phi of client k and H_k minus the Hessian of its log-likelihood,
 
     log m = sum_k l_k(t_k) - 1/2 sum_j (t_kj - mu_j)^2 / s_j - 1/2 sum_j log s_j - 1/2 log|H_k + diag(1/s)|.
 
@@ -44,22 +44,19 @@ class Population:
     log_likelihood: float
 
 
-def laplace(rows: GroupedRows, family: Family, start: Population | None = None) -> Population:
+def laplace(rows: GroupedRows, family: Family, basis: Array, start: Population | None = None) -> Population:
     """The population with the largest marginal likelihood, from ``start`` on if there is one.
 
-    The family must have dispersion 1 and an index of one entry.
+    ``basis`` is B (d, d).  The family must have dispersion 1 and an index of one entry.
     """
-    from vaneb.grouped.structure import centred_basis
-
-    basis, _ = centred_basis(rows.design)
-    objective = family.objective(replace(rows, design=np.ascontiguousarray(rows.design @ basis)))
+    rows = replace(rows, design=np.ascontiguousarray(rows.design @ basis))
+    objective = family.objective(rows)
     constant = float(family.log_constant(rows.response, rows.weight).sum())
     if start is None:
-        pooled = minimise(family.pooled_objective(objective.rows)).theta[0]
+        pooled = minimise(family.pooled_objective(rows)).theta[0]
         d = len(pooled)
-        start = Population(
-            pooled, np.full(d, START**2), np.tile(pooled, (rows.n_clients, 1)), np.empty(0), -np.inf
-        )
+        none: Array = np.zeros((0, d, d), dtype=np.float64)
+        start = Population(pooled, np.full(d, START**2), np.tile(pooled, (rows.n_clients, 1)), none, -np.inf)
     mean, variances, modes = start.mean, start.variances, start.modes
     before = -np.inf
     for _ in range(STEPS):

@@ -122,7 +122,6 @@ class RowsObjective:
 RECESSION_TOLERANCE = 1e-6
 
 
-
 @dataclass(frozen=True)
 class Together:
     """All clients of an objective with one parameter: sum_k L_k(theta), as the loss of one client."""

@@ -134,9 +134,7 @@ def _sandwich(rows: GroupedRows, family: Family, fits: LocalFits, form: str) -> 
         )
     bread = family.information(rows, form)
     assert isinstance(bread, functions.FullCovariance)
-    meat = functions.EmpiricalScores(
-        rows.design, rows.starts, rows.response, family.GLM, family.dispersion
-    )
+    meat = functions.EmpiricalScores(rows.design, rows.starts, rows.response, family.GLM, family.dispersion)
     return functions.SandwichCovariance(bread, meat)
 
 
@@ -146,4 +144,3 @@ def covariate_moments(design: Array, starts: NDArray[np.intp]) -> tuple[Array, A
     mean = np.add.reduceat(design, starts[:-1], axis=0) / n[:, None]
     centred = design - np.repeat(mean, n, axis=0)
     return mean, outer_sums(centred, starts) / n[:, None, None]
-

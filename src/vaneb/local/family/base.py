@@ -167,14 +167,28 @@ class Family:
             )
 
     @classmethod
+    def restored(
+        cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
+    ) -> Self:
+        """The family from its plain numbers, such as those of a saved model."""
+        return cls(dispersion=dispersion)
+
+    def below(self, response: Array, mean: Array) -> Array:
+        """P(y <= response) where the expected response is ``mean``, for intervals of predictions."""
+        raise InvalidOption(f"family {self.name} does not say how responses scatter")
+
+    @classmethod
     def for_rows(cls, rows: GroupedRows, n_classes: int = 0) -> Self:
         """The family with whatever else it needs taken from rows, each client by itself."""
         return cls()
 
     # ---------------------------------------------------------------- fits
 
-    def estimated(self, rows: GroupedRows, fits: LocalFits) -> tuple[Self, tuple[str, ...]]:
-        """The family with numbers that all clients share estimated from all of them, and what was noticed."""
+    def estimated(self, rows: GroupedRows, fits: LocalFits, basis: Array) -> tuple[Self, tuple[str, ...]]:
+        """The family with numbers that all clients share estimated from all of them, and what was noticed.
+
+        ``basis`` (d, d) is that of coordinates in which a population is simple: centred and scaled ones.
+        """
         from vaneb.local.fit import common_dispersion
 
         if not self.has_dispersion:
@@ -239,9 +253,7 @@ class Family:
         """What to say where responses scatter more than the family has it, else nothing."""
         return ""
 
-    def too_much_scatter(
-        self, rows: GroupedRows, index: Array, freedom: int, fourth: Array
-    ) -> float | None:
+    def too_much_scatter(self, rows: GroupedRows, index: Array, freedom: int, fourth: Array) -> float | None:
         """Pearson's statistic per degree of freedom, where it is beyond chance and beyond ``NOTICED``.
 
         ``fourth`` is the variance of one squared Pearson residual, (N,).
@@ -273,6 +285,6 @@ def counts(response: Array) -> Flags:
 
 
 def log_of_counts(rows: GroupedRows) -> Array:
-    """Logarithms of responses pulled towards the client's mean: better than zero where means are far from 1."""
+    """Logarithms of responses pulled towards the client's mean: a good start where means are far from 1."""
     mean = np.add.reduceat(rows.response, rows.starts[:-1]) / rows.n_rows
     return np.log((rows.response + mean[rows.client_of_row]) / 2 + 1e-3)

@@ -71,6 +71,10 @@ class Binomial(Family):
         trials = np.ones(len(index), dtype=np.int64) if weight is None else weight.astype(np.int64)
         return rng.binomial(trials, expit(index)) / trials
 
+    def below(self, response: Array, mean: Array) -> Array:
+        """Of a single trial."""
+        return np.where(response < 0, 0.0, np.where(response >= 1, 1.0, 1 - mean))
+
     def climbs(self, index: Array, response: Array) -> Array:
         """A response that is certain may get surer for ever; a share must stay as it is."""
         along = index[:, 0]
@@ -100,6 +104,6 @@ class Binomial(Family):
         if ratio is None:
             return ""
         return (
-            f"the successes scatter more than binomial ones: within clients Pearson's statistic is {ratio:.2f} "
+            f"successes scatter more than binomial ones: within clients Pearson's statistic is {ratio:.2f} "
             "per degree of freedom, where 1 is expected. Intervals are too narrow; a covariate may be missing"
         )

@@ -77,7 +77,9 @@ class Cox(Family):
         group: NDArray[np.object_] | None = None,
     ) -> float:
         """Share of pairs of rows in the wrong order; pairs of one client only, where ``group`` is given."""
-        labels = np.zeros(len(mean), dtype=np.intp) if group is None else np.unique(group, return_inverse=True)[1]
+        labels = (
+            np.zeros(len(mean), dtype=np.intp) if group is None else np.unique(group, return_inverse=True)[1]
+        )
         order = np.argsort(labels, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(labels))])
         entry, time, event = np.ascontiguousarray(response[order].T)
@@ -112,7 +114,7 @@ class CoxObjective:
         rows = self.rows
         order = np.lexsort((-rows.response[:, 1], rows.client_of_row))
         entry, time, event = np.ascontiguousarray(rows.response[order].T)
-        # The partial likelihood does not change with the level of a covariate; sums are more exact about zero.
+        # The level of a covariate does not matter, and sums are more exact about zero.
         mean = np.add.reduceat(rows.design, rows.starts[:-1], axis=0) / rows.n_rows[:, None]
         design = np.ascontiguousarray((rows.design - mean[rows.client_of_row])[order])
         return design, entry, time, event, rows.weight[order], rows.offset[order]

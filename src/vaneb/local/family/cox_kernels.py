@@ -1,7 +1,7 @@
 """Compiled sums of Cox's partial likelihood, one client after the other, and concordance.
 
-Rows of a client stand by falling time of leaving.  Row j is at risk at t if entry_j < t <= time_j.  With D the
-events at t, R the rows at risk, r_j = w_j e^eta_j and w the mean weight of D, Efron's loss at t is
+Rows of a client stand by falling time of leaving.  Row j is at risk at t if entry_j < t <= time_j.  With D
+the events at t, R the rows at risk, r_j = w_j e^eta_j and w the mean weight of D, Efron's loss at t is
 
     - sum_{i in D} w_i eta_i + w sum_{l=0}^{|D|-1} log(sum_R r_j - l / |D| sum_D r_j).
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import gammainc, gammaln
 
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array, Family, Flags, log_of_counts
@@ -60,6 +60,9 @@ class Gamma(Family):
     def simulate(self, index: Array, rng: np.random.Generator, weight: Array | None = None) -> Array:
         shape = (1.0 if weight is None else weight) / self.dispersion
         return rng.gamma(shape, np.exp(index) / shape)
+
+    def below(self, response: Array, mean: Array) -> Array:
+        return gammainc(1 / self.dispersion, np.maximum(response, 0) / mean / self.dispersion)
 
     def working_response(self, rows: GroupedRows) -> Array:
         return log_of_counts(rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from scipy.special import ndtr
 
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array, Family
@@ -42,11 +43,16 @@ class Gaussian(Family):
 
     def log_constant(self, response: Array, weight: Array) -> Array:
         # A row of weight 0 is none.
-        return np.where(weight > 0, 0.5 * np.log(np.maximum(weight, 1e-300) / (2 * np.pi * self.dispersion)), 0.0)
+        return np.where(
+            weight > 0, 0.5 * np.log(np.maximum(weight, 1e-300) / (2 * np.pi * self.dispersion)), 0.0
+        )
 
     def simulate(self, index: Array, rng: np.random.Generator, weight: Array | None = None) -> Array:
         scale = self.dispersion / (1.0 if weight is None else weight)
         return index + np.sqrt(scale) * rng.standard_normal(len(index))
+
+    def below(self, response: Array, mean: Array) -> Array:
+        return ndtr((response - mean) / np.sqrt(self.dispersion))
 
     def information(self, rows: GroupedRows, form: str) -> CovarianceFunction:
         from vaneb.covariance import constant_information

@@ -54,6 +54,12 @@ class Huber(Family):
         return self.threshold
 
     @classmethod
+    def restored(
+        cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
+    ) -> Self:
+        return cls(parameter)
+
+    @classmethod
     def for_rows(cls, rows: GroupedRows, n_classes: int = 0) -> Self:
         return cls(THRESHOLD * residual_scale(rows))
 

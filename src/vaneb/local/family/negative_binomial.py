@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
-from scipy.special import expit, gammaln
+from scipy.special import betainc, expit, gammaln
 
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array, Family, Flags, counts, log_of_counts, positive
@@ -89,6 +89,10 @@ class NegativeBinomial(Family):
     def simulate(self, index: Array, rng: np.random.Generator, weight: Array | None = None) -> Array:
         return rng.negative_binomial(1 / self.alpha, expit(-index - np.log(self.alpha))).astype(np.float64)
 
+    def below(self, response: Array, mean: Array) -> Array:
+        y = np.floor(np.maximum(response, 0))
+        return np.where(response < 0, 0.0, betainc(1 / self.alpha, y + 1, 1 / (1 + self.alpha * mean)))
+
     def working_response(self, rows: GroupedRows) -> Array:
         return log_of_counts(rows)
 
@@ -108,6 +112,12 @@ class NegativeBinomial(Family):
         return Poisson.row_scores(response, mean)
 
     @classmethod
+    def restored(
+        cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
+    ) -> Self:
+        return cls(parameter)
+
+    @classmethod
     def for_rows(cls, rows: GroupedRows, n_classes: int = 0) -> Self:
         """alpha with which Pearson's statistic within clients is its degrees of freedom."""
         from vaneb.local.fit import fit_clients, within_clients
@@ -121,7 +131,7 @@ class NegativeBinomial(Family):
             family = found
         return found
 
-    def estimated(self, rows: GroupedRows, fits: LocalFits) -> tuple[Self, tuple[str, ...]]:
+    def estimated(self, rows: GroupedRows, fits: LocalFits, basis: Array) -> tuple[Self, tuple[str, ...]]:
         """alpha by the marginal likelihood under a Gaussian population (Laplace's approximation)."""
         from vaneb.local.marginal import Population, laplace
 
@@ -130,14 +140,14 @@ class NegativeBinomial(Family):
 
         def deviance(log_alpha: float) -> float:
             nonlocal latest
-            latest = laplace(part, replace(self, alpha=float(np.exp(log_alpha))), latest)
+            latest = laplace(part, replace(self, alpha=float(np.exp(log_alpha))), basis, latest)
             return -latest.log_likelihood
 
         found = minimize_scalar(
             deviance, bounds=(np.log(LEAST), np.log(MOST)), method="bounded", options={"xatol": CLOSE}
         )
         alpha = float(np.exp(found.x))
-        notes = ()
+        notes: tuple[str, ...] = ()
         if alpha < 2 * LEAST:
             notes = ("the counts scatter no more than Poisson's; use family poisson",)
         return replace(self, alpha=alpha), notes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy.special import gammaln, xlogy
+from scipy.special import gammaln, pdtr, xlogy
 
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array, Family, Flags, counts, log_of_counts
@@ -55,6 +55,9 @@ class Poisson(Family):
 
     def simulate(self, index: Array, rng: np.random.Generator, weight: Array | None = None) -> Array:
         return rng.poisson(np.exp(index)).astype(np.float64)
+
+    def below(self, response: Array, mean: Array) -> Array:
+        return np.where(response < 0, 0.0, pdtr(np.floor(np.maximum(response, 0)), mean))
 
     def working_response(self, rows: GroupedRows) -> Array:
         return log_of_counts(rows)

@@ -220,6 +220,12 @@ class Multinomial(SharedSoftmax):
         return cls(blocks.reshape(n_classes, -1, n_columns))
 
     @classmethod
+    def restored(
+        cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
+    ) -> Self:
+        return cls.of(n_classes, n_columns)
+
+    @classmethod
     def for_rows(cls, rows: GroupedRows, n_classes: int = 0) -> Self:
         return cls.of(n_classes, rows.design.shape[1])
 

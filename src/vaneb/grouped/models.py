@@ -42,9 +42,9 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
                 "what could be either is taken for noise",
             )
     else:
-        before = family.parameter
-        family, notes = family.estimated(rows, fits, centred_basis(rows.design)[0])
-        if family.parameter != before:
+        started, basis = family, centred_basis(rows.design)[0]
+        family, notes = started.estimated(rows, fits, basis)
+        if family is not started:
             fits = fit_clients(rows, family)
     if noticed := scatter_note(rows, family, fits):
         notes += (noticed,)

@@ -21,6 +21,7 @@ FAMILIES = {
     "gamma": ("gamma", "Gamma"),
     "huber": ("huber", "Huber"),
     "cox": ("cox", "Cox"),
+    "cox-shared": ("cox_shared", "CoxShared"),
 }
 
 

@@ -239,11 +239,10 @@ class Family:
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             return float(np.average(cls.row_scores(response, mean), weights=weight))
 
-    @classmethod
-    def client_scores(cls, rows: GroupedRows, mean: Array) -> Array:
+    def client_scores(self, rows: GroupedRows, mean: Array) -> Array:
         """The same for each client, (K,)."""
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            loss = cls.row_scores(rows.response, mean) * rows.weight
+            loss = self.row_scores(rows.response, mean) * rows.weight
         first = rows.starts[:-1]
         return np.add.reduceat(loss, first) / np.add.reduceat(rows.weight, first)
 

@@ -61,7 +61,7 @@ class Cox(Family):
         time = rng.exponential(np.exp(-index))
         return np.column_stack([np.full(len(time), ALWAYS), time, np.ones(len(time))])
 
-    def objective(self, rows: GroupedRows) -> CoxObjective:
+    def objective(self, rows: GroupedRows) -> Objective:
         return CoxObjective(rows)
 
     def pooled_objective(self, rows: GroupedRows) -> Objective:
@@ -86,8 +86,7 @@ class Cox(Family):
         pairs, right = concordant_pairs(entry, time, event, mean[order], starts)
         return float(1 - right / pairs) if pairs else float("nan")
 
-    @classmethod
-    def client_scores(cls, rows: GroupedRows, mean: Array) -> Array:
+    def client_scores(self, rows: GroupedRows, mean: Array) -> Array:
         """Minus the partial log-likelihood of each client, per row."""
         given = replace(rows, design=np.zeros((len(mean), 1)), offset=np.log(mean))
         everyone = np.arange(rows.n_clients)

@@ -25,7 +25,7 @@ def _add(share, z, s1, s2, second):
                 s2[u, v] += zu * z[v]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def cox_sums(z, entry, time, event, weight, offset, by_entry, starts, clients, theta, second):
     """Loss (K,), gradient (K, d) and Hessian (K, d, d) of ``clients`` at ``theta`` (K, d).
 
@@ -38,14 +38,13 @@ def cox_sums(z, entry, time, event, weight, offset, by_entry, starts, clients, t
     for k in range(n_clients):
         begin, end = starts[clients[k]], starts[clients[k] + 1]
         eta = np.empty(end - begin)
-        top = -np.inf
         for i in range(begin, end):
             t = offset[i]
             for u in range(d):
                 t += z[i, u] * theta[k, u]
             eta[i - begin] = t
-            top = max(top, t)
-        risk0, at_risk = 0.0, 0
+        # Sums hold e^(eta - top), top the largest index so far.
+        risk0, at_risk, top = 0.0, 0, -np.inf
         risk1[:] = 0.0
         risk2[:] = 0.0
         i, leaving = begin, begin
@@ -54,6 +53,15 @@ def cox_sums(z, entry, time, event, weight, offset, by_entry, starts, clients, t
             dead1[:] = 0.0
             dead2[:] = 0.0
             while i < end and time[i] == now:
+                if eta[i - begin] > top:
+                    factor = math.exp(top - eta[i - begin])
+                    top = eta[i - begin]
+                    risk0 *= factor
+                    risk1 *= factor
+                    risk2 *= factor
+                    dead0 *= factor
+                    dead1 *= factor
+                    dead2 *= factor
                 share = weight[i] * math.exp(eta[i - begin] - top)
                 risk0 += share
                 at_risk += 1
@@ -63,7 +71,7 @@ def cox_sums(z, entry, time, event, weight, offset, by_entry, starts, clients, t
                     dead_weight += weight[i]
                     dead0 += share
                     _add(share, z[i], dead1, dead2, second)
-                    value[k] -= weight[i] * (eta[i - begin] - top)
+                    value[k] -= weight[i] * eta[i - begin]
                     for u in range(d):
                         gradient[k, u] -= weight[i] * z[i, u]
                 i += 1
@@ -80,9 +88,10 @@ def cox_sums(z, entry, time, event, weight, offset, by_entry, starts, clients, t
                 risk2[:] = 0.0
             for tie in range(n_dead):
                 gone = tie / n_dead
-                total = risk0 - gone * dead0
+                # Where rows that left have taken all but rounding away, a likelihood that is next to none.
+                total = max(risk0 - gone * dead0, 1e-300)
                 share = dead_weight / n_dead
-                value[k] += share * math.log(total)
+                value[k] += share * (math.log(total) + top)
                 for u in range(d):
                     mean[u] = (risk1[u] - gone * dead1[u]) / total
                     gradient[k, u] += share * mean[u]

@@ -54,16 +54,14 @@ def hazard(family, eta, y, w):
     """Log-likelihood of events and exposures, without the baseline at the events."""
     entry, stop, event = y.T
     jumps = np.diff(family.cumulative, prepend=0)
-    exposure = [
-        jumps[(family.times > a) & (family.times <= b)].sum() for a, b in zip(entry, stop, strict=True)
-    ]
-    with np.errstate(divide="ignore"):
-        counted = np.array(exposure) > 0
-        log_exposure = np.log(np.where(counted, exposure, 1.0))
-    return np.sum(w * counted * (event * (eta + log_exposure) - np.array(exposure) * np.exp(eta)))
+    within = (family.times > entry[:, None]) & (family.times <= stop[:, None])
+    exposure = within @ jumps
+    counted = exposure > 0
+    log_exposure = np.log(np.where(counted, exposure, 1.0))
+    return np.sum(w * counted * (event * (eta + log_exposure) - exposure * np.exp(eta)))
 
 
-#: log-likelihood(family, index, response, weight), up to a constant of the response where there is no density.
+#: log-likelihood(family, index, response, weight); where there is no density, up to a constant.
 DENSITIES = {
     "gaussian": lambda f, eta, y, w: stats.norm.logpdf(y, eta, np.sqrt(0.7 / w)).sum(),
     "binomial": lambda f, eta, y, w: stats.binom.logpmf(np.round(y * w), w, 1 / (1 + np.exp(-eta))).sum(),
@@ -109,7 +107,7 @@ def test_every_family_is_here():
 
 
 def make(name, n_clients=5, size=30, seed=0, columns=2, weights=True):
-    """Rows of a family, with offsets, weights, ties and censoring, and the coefficients (K, d) behind them."""
+    """Rows of a family with offsets, weights, ties and censoring, and their coefficients (K, d)."""
     family, rng = MADE[name], np.random.default_rng(seed)
     if columns == 1 and family.n_index > 1:
         family = families.multinomial(family.n_index + 1, 1)

@@ -12,6 +12,7 @@ from vaneb.local.family import family_class
 from vaneb.local.family.base import Family
 from vaneb.local.family.gaussian import Gaussian
 from vaneb.local.fit import LocalFits, fit_clients, fit_pooled, within_clients
+from vaneb.local.marginal import Population, chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,8 @@ class LocalModel:
     notes: tuple[str, ...]
     mixed_model: MixedModel | None = None
     """Gaussian family only: residual variance and Gaussian population."""
+    population: Population | None = None
+    """Of families whose loss is no sum over rows: a Gaussian population, which says what differs."""
 
 
 def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
@@ -48,7 +51,13 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
             fits = fit_clients(rows, family)
     if noticed := scatter_note(rows, family, fits):
         notes += (noticed,)
-    return LocalModel(family, fits, fit_pooled(rows, family), notes, mixed)
+    population = None
+    if not family.by_row:
+        population = chosen(rows, family, centred_basis(rows.design)[0])
+        alike = [name for name, differs in zip(rows.names, population.varying, strict=True) if not differs]
+        if alike:
+            notes += (f"the likelihood has no coefficient differ between clients of: {', '.join(alike)}",)
+    return LocalModel(family, fits, fit_pooled(rows, family), notes, mixed, population)
 
 
 def scatter_note(rows: GroupedRows, family: Family, fits: LocalFits) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,15 @@ from vaneb.local.family.base import Family
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK
+from vaneb.population.sampler import sample_populations
 from vaneb.posterior import Posterior, posterior
+from vaneb.prior import Prior
 from vaneb.reports import OK, Reports
 
 #: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
 FEWEST = 20
+#: Populations drawn where all clients are alike.
+ALIKE = 400
 
 
 def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
@@ -64,12 +69,30 @@ def fit_population(
         kind = model.kind
         if model.population == "auto" and not predicts_better(rows, local.family, basis, model.seed):
             kind = "gaussian"
-        fitted = VANEB(kind, seed=model.seed, options=model.options)
-        fitted.fit(Recoded(clients, basis), progress=progress)
-        model.prior_, model.sampling_ = fitted.prior_.mapped(basis, names), fitted.sampling_
+        laplace = local.population
+        if laplace is not None and not laplace.varying.any():
+            centres = laplace.draws_of_mean(ALIKE, np.random.default_rng([model.seed, 4]))
+            prior, model.sampling_ = _of_one_mind(centres, rows.n_clients), None
+        else:
+            recoded: Any = Recoded(clients, basis)  # all that the sampler asks of a likelihood
+            prior, model.sampling_ = sample_populations(
+                recoded,
+                single=kind == "gaussian",
+                seed=model.seed,
+                options=model.options,
+                progress=progress,
+                varying=None if laplace is None else laplace.varying,
+            )
+        model.prior_ = prior.mapped(basis, names)
         model.certificate_, model.trace_ = None, ()
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def _of_one_mind(centres: Array, n_clients: int) -> Prior:
+    """Populations in which all clients are the same, (m, d)."""
+    m, d = centres.shape
+    return Prior(centres, np.full(m, 1 / m), np.zeros((m, d, d)), (), n_clients, None, np.arange(m))
 
 
 def model_basis(columns_basis: Array, dimension: int) -> Array:

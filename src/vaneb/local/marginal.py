@@ -6,7 +6,10 @@ N(mu, diag(s)).  With t_k the likeliest phi of client k and H_k minus the Hessia
 
     log m = sum_k l_k(t_k) - 1/2 sum_j (t_kj - mu_j)^2 / s_j - 1/2 sum_j log s_j - 1/2 log|H_k + diag(1/s)|.
 
-mu and s come from EM, as the means of t_k and of the second moments about mu.
+s comes from EM, as the mean of second moments about mu.  mu takes Newton's steps, with P = diag(1/s) and
+W_k = P - P (H_k + P)^{-1} P the precision of what client k says of it:
+
+    mu += (sum_k W_k)^{-1} sum_k P (t_k - mu).
 """
 
 from __future__ import annotations
@@ -41,34 +44,67 @@ class Population:
     """t_k, (K, d)"""
     covariance: Array
     """(H_k + diag(1/s))^{-1}, (K, d, d)"""
+    information: Array
+    """Of mu, (d, d)."""
+    varying: NDArray[np.bool_]
+    """Coordinates in which clients differ, (d,)."""
     log_likelihood: float
 
+    def draws_of_mean(self, count: int, rng: np.random.Generator) -> Array:
+        """Values of mu given the clients, (count, d)."""
+        return rng.multivariate_normal(self.mean, np.linalg.pinv(self.information, hermitian=True), count)
 
-def laplace(rows: GroupedRows, family: Family, basis: Array, start: Population | None = None) -> Population:
+
+def laplace(
+    rows: GroupedRows,
+    family: Family,
+    basis: Array,
+    start: Population | None = None,
+    *,
+    varying: NDArray[np.bool_] | None = None,
+) -> Population:
     """The population with the largest marginal likelihood, from ``start`` on if there is one.
 
-    ``basis`` is B (d, d).  The family must have dispersion 1 and an index of one entry.
+    ``basis`` is B (d, d); ``varying`` (d,) says in which coordinates clients differ, all unless told.  The
+    family must have dispersion 1 and an index of one entry.
     """
     rows = replace(rows, design=np.ascontiguousarray(rows.design @ basis))
-    objective = family.objective(rows)
+    objective, d = family.objective(rows), rows.design.shape[1]
     constant = float(family.log_constant(rows.response, rows.weight).sum())
+    differ = np.ones(d, dtype=bool) if varying is None else varying
     if start is None:
-        pooled = minimise(family.pooled_objective(rows)).theta[0]
-        d = len(pooled)
-        none: Array = np.zeros((0, d, d), dtype=np.float64)
-        start = Population(pooled, np.full(d, START**2), np.tile(pooled, (rows.n_clients, 1)), none, -np.inf)
-    mean, variances, modes = start.mean, start.variances, start.modes
+        mean = minimise(family.pooled_objective(rows)).theta[0]
+        variances, modes = np.full(d, START**2), np.tile(mean, (rows.n_clients, 1))
+    else:
+        mean, variances, modes = start.mean, start.variances, start.modes
+    variances = np.where(differ, variances, SMALLEST**2)
     before = -np.inf
     for _ in range(STEPS):
-        found = minimise(Penalised(objective, mean, np.diag(1 / variances)), start=modes)
+        precision = np.diag(1 / variances)
+        found = minimise(Penalised(objective, mean, precision), start=modes)
         modes = found.theta
+        covariance: Array = np.linalg.inv(found.hessian).astype(np.float64)
         log_determinant = np.linalg.slogdet(found.hessian)[1].sum() + len(modes) * np.log(variances).sum()
         log_likelihood = constant - float(found.value.sum()) - 0.5 * log_determinant
-        covariance = np.linalg.inv(found.hessian)
+        known = (precision - precision @ covariance @ precision).sum(axis=0)
         if log_likelihood < before + SETTLED:
             break
         before = log_likelihood
-        mean = modes.mean(axis=0)
         spread = np.diagonal(covariance, axis1=1, axis2=2) + (modes - mean) ** 2
-        variances = np.maximum(spread.mean(axis=0), SMALLEST**2)
-    return Population(mean, variances, modes, covariance, log_likelihood)
+        mean = mean + np.linalg.solve(known, precision @ (modes - mean).sum(axis=0))
+        variances = np.where(differ, np.maximum(spread.mean(axis=0), SMALLEST**2), SMALLEST**2)
+    return Population(mean, variances, modes, covariance, known, differ, log_likelihood)
+
+
+def chosen(rows: GroupedRows, family: Family, basis: Array) -> Population:
+    """The population with the smallest -2 log m + 2 (number of coordinates in which clients differ).
+
+    From all that may differ to none, the one of the smallest variance taken away each time.
+    """
+    differ = np.ones(rows.design.shape[1], dtype=bool)
+    found = [laplace(rows, family, basis, varying=differ)]
+    while differ.any():
+        differ = differ.copy()
+        differ[np.argmin(np.where(differ, found[-1].variances, np.inf))] = False
+        found.append(laplace(rows, family, basis, found[-1], varying=differ))
+    return min(found, key=lambda one: -2 * one.log_likelihood + 2 * int(one.varying.sum()))

@@ -27,6 +27,8 @@ from vaneb.local.objective import BLOCK, RECESSION_TOLERANCE, Clients, Objective
 RISK = Link(np.exp, lambda e, v: np.exp(e))
 #: Time of entry of rows that are at risk from the beginning.
 ALWAYS = -1.0
+#: Information below this share of the largest square of a covariate is none.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +133,12 @@ class CoxObjective:
         return np.concatenate(value), np.concatenate(gradient), np.concatenate(hessian)
 
     def terms(self, theta: Array, clients: Clients) -> Terms:
-        return self._sums(theta, clients, True)
+        value, gradient, hessian = self._sums(theta, clients, True)
+        # A covariate that is the same for all at risk has no information; what sums leave of it is rounding.
+        none = np.einsum("kii->ki", hessian) <= ROUNDING * (self._sorted[0] ** 2).max(axis=0)
+        gradient[none] = 0.0
+        hessian[none[:, :, None] | none[:, None, :]] = 0.0
+        return value, gradient, hessian
 
     def values(self, theta: Array, clients: Clients) -> Array:
         """Losses alone, (A,)."""

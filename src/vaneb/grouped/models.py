@@ -56,7 +56,7 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
         population = chosen(rows, family, centred_basis(rows.design)[0])
         alike = [name for name, differs in zip(rows.names, population.varying, strict=True) if not differs]
         if alike:
-            notes += (f"the likelihood has no coefficient differ between clients of: {', '.join(alike)}",)
+            notes += (f"clients do not differ in what can be seen of {', '.join(alike)}: they share it",)
     return LocalModel(family, fits, fit_pooled(rows, family), notes, mixed, population)
 
 

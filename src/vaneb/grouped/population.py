@@ -19,7 +19,7 @@ from vaneb.local.family.base import Family
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK
-from vaneb.population.sampler import sample_populations
+from vaneb.population.sampler import Sampling, sample_populations
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 from vaneb.reports import OK, Reports
@@ -72,7 +72,8 @@ def fit_population(
         laplace = local.population
         if laplace is not None and not laplace.varying.any():
             centres = laplace.draws_of_mean(ALIKE, np.random.default_rng([model.seed, 4]))
-            prior, model.sampling_ = _of_one_mind(centres, rows.n_clients), None
+            prior = _of_one_mind(centres, rows.n_clients)
+            model.sampling_ = Sampling(ALIKE**-0.5, ALIKE**-0.5, 0, 1.0)
         else:
             recoded: Any = Recoded(clients, basis)  # all that the sampler asks of a likelihood
             prior, model.sampling_ = sample_populations(

@@ -84,7 +84,12 @@ class ObjectiveLikelihood:
     def expanded(self, points: Array | None) -> ConstantGaussian:
         points = self.fits.theta if points is None else points
         loss, gradient, hessian = self.objective.terms(points, np.arange(self.n_clients))
-        return from_slopes(points, -loss, -gradient, hessian)
+        view = from_slopes(points, -loss, -gradient, hessian)
+        # A coordinate without any curvature is not known at all, not even a little.
+        none = np.diagonal(hessian, axis1=1, axis2=2) == 0
+        precision = np.where(none[:, :, None] | none[:, None, :], 0.0, view.base_precision)
+        made = ConstantGaussian(view.estimates, precision)
+        return replace(made, offset=-loss - made.at(points))
 
     def local_estimates(self) -> Array:
         return self.fits.theta

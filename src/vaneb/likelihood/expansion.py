@@ -38,9 +38,6 @@ def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) 
     estimates = points + np.einsum("kia,ka->ki", vectors, slope / values) / scale
     precision = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     precision = precision * scale[:, :, None] * scale[:, None, :]
-    # A coordinate without any curvature is not known at all, not even a little.
-    none = np.diagonal(curvature, axis1=1, axis2=2) == 0
-    precision[none[:, :, None] | none[:, None, :]] = 0.0
     made = ConstantGaussian(estimates, precision)
     return ConstantGaussian(estimates, precision, value - made.at(points))
 

@@ -54,9 +54,8 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
     population = None
     if not family.by_row:
         population = chosen(rows, family, centred_basis(rows.design)[0])
-        alike = [name for name, differs in zip(rows.names, population.varying, strict=True) if not differs]
-        if alike:
-            notes += (f"clients do not differ in what can be seen of {', '.join(alike)}: they share it",)
+        if not population.varying.any():
+            notes += ("clients do not differ by what their rows say: all have the same coefficients",)
     return LocalModel(family, fits, fit_pooled(rows, family), notes, mixed, population)
 
 

@@ -82,7 +82,6 @@ def fit_population(
                 seed=model.seed,
                 options=model.options,
                 progress=progress,
-                varying=None if laplace is None else laplace.varying,
             )
         model.prior_ = prior.mapped(basis, names)
         model.certificate_, model.trace_ = None, ()

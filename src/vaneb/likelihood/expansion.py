@@ -25,9 +25,6 @@ STEPS, HALVINGS = 8, 4
 #: Times that a view's moments are matched, points for it, and how much wider than the posterior these lie.
 MATCHES, MATCHING_POINTS, WIDER = 2, 64, 1.4
 
-#: Variance, in that of an average client's own estimate, with which clients see what they all share.
-NEAR = 0.1
-
 
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
     """The Gaussian with this value, gradient (K, d) and minus Hessian (K, d, d) at ``points``."""
@@ -60,10 +57,6 @@ def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
             mixed = both - up[:, i] - down[:, i] - up[:, j] - down[:, j] + 2 * value
             hessian[:, i, j] = hessian[:, j, i] = mixed / (2 * h[i] * h[j])
     return from_slopes(points, value, (up - down) / (2 * h), -hessian)
-
-
-def _diagonals(precision: Array) -> Array:
-    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
 
 
 def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
@@ -118,10 +111,6 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
     """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
-    fixed = np.diagonal(covariance) <= 0
-    if fixed.any():  # what all clients share is seen from near the common value
-        known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
-        covariance = covariance + np.diag(np.where(fixed, NEAR / np.maximum(known, 1e-12), 0.0))
     view = likelihood.expanded(modes_under(likelihood, mean, covariance))
     for _ in range(MATCHES):
         view = _matched(likelihood, view, mean, covariance)

@@ -1,10 +1,11 @@
-"""The exact likelihood of clients' own rows: l_k(a) = sum_i log p(y_i | z_i, a).
+"""The exact likelihood of clients' own rows: l_k(a) = sum_i w_i log p(y_i | z_i, a).
 
 No Gaussian approximation of an estimate stands between the rows and the solver, so a client whose
 estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
 
 ``exact_likelihood`` picks the implementation.  For least squares the likelihood *is* that of a Gaussian
-report in information form, whatever the number of rows; all other families keep their rows.
+report in information form, whatever the number of rows; all other families keep their rows, those whose loss
+is no sum over rows in ``exact_objective``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.expansion import from_slopes, modes_under
+from vaneb.likelihood.exact_objective import ObjectiveLikelihood, OwnRows, ValuedObjective
+from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
-from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
-from vaneb.likelihood.starts import single_gaussian
-from vaneb.local import losses
+from vaneb.likelihood.seam import Array, Ascent, Likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
+from vaneb.local.family.gaussian import Gaussian
 from vaneb.local.fit import LocalFits, fit_clients
 from vaneb.local.objective import RowsObjective
 
@@ -51,8 +52,12 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
             "use Gaussian reports with sandwich covariances instead"
         )
     fits = fit_clients(rows, family) if fits is None else fits
-    if family.code == losses.GAUSSIAN:
+    if isinstance(family, Gaussian):
         return _information_form(rows, family, fits)
+    if not family.by_row:
+        objective = family.objective(rows)
+        assert isinstance(objective, ValuedObjective)
+        return ObjectiveLikelihood(objective, fits)
     return ExactLikelihood(rows, family, fits)
 
 
@@ -61,16 +66,15 @@ def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> Con
     estimates = fits.information_form()
     half_squares, _, hessian = RowsObjective(rows, family).terms(estimates, np.arange(rows.n_clients))
     precision = hessian / family.dispersion
-    log_density = (
-        -0.5 * rows.n_rows * np.log(2 * np.pi * family.dispersion) - half_squares / family.dispersion
-    )
+    constant = family.log_constant(rows.response, rows.weight)
+    log_density = np.add.reduceat(constant, rows.starts[:-1]) - half_squares / family.dispersion
     log_determinant, rank = log_pseudo_determinant(precision)
     # The density of the estimate already carries this much.
     return ConstantGaussian(estimates, precision, log_density - 0.5 * (log_determinant - rank * LOG_2PI))
 
 
 @dataclass(frozen=True, eq=False)
-class ExactLikelihood(Clients):
+class ExactLikelihood(OwnRows):
     """Clients that keep their rows; see ``exact_likelihood``.
 
     Parameters
@@ -98,7 +102,9 @@ class ExactLikelihood(Clients):
         """What is left of each client's log-likelihood without its losses, shape (K,)."""
         if not self.n_clients:
             return np.zeros(0)
-        return np.add.reduceat(self.family.log_constant(self.rows.response), self.rows.starts[:-1])
+        return np.add.reduceat(
+            self.family.log_constant(self.rows.response, self.rows.weight), self.rows.starts[:-1]
+        )
 
     @property
     def _block(self) -> int:
@@ -108,12 +114,14 @@ class ExactLikelihood(Clients):
         """The rows of a block, as the kernels take them."""
         rows, family = self.rows, self.family
         return exact_kernels.Rows(
-            family.code,
+            family.losses.values,
+            family.losses.derivatives,
             family.parameter,
             family.dispersion,
             rows.design,
             rows.response,
             rows.offset,
+            rows.weight,
             rows.starts[part.start : part.stop + 1],
             family.n_index,
             self._features,
@@ -177,19 +185,6 @@ class ExactLikelihood(Clients):
 
     def local_precision(self) -> Array:
         return self.fits.hessian / self.family.dispersion
-
-    def starts(self) -> Array:
-        """The posterior mode under a single Gaussian population, roughly fitted.
-
-        Own estimates may be far out or not exist (separated responses), and a likelihood that rises for ever
-        would carry an atom with it.
-        """
-        some = np.unique(np.linspace(0, self.n_clients - 1, 500).astype(np.intp))
-        return modes_under(self, *single_gaussian(self.take(some).expanded(None)))
-
-    def region(self, starts: Array) -> Box:
-        """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
-        return starts.min(axis=0), starts.max(axis=0)
 
 
 def _transposed(atoms: Array) -> Array:

@@ -86,3 +86,42 @@ def test_files_that_cannot_be_read_in_blocks_are_refused(tmp_path):
         fit_file(tmp_path / "a.csv")
     with pytest.raises(InvalidReport, match="no such file"):
         fit_file(tmp_path / "none.parquet")
+
+
+def test_the_command_takes_blocks_by_itself_where_a_file_does_not_fit(tmp_path, monkeypatch):
+    """The same results, whole or in blocks."""
+    import pyarrow as pa
+    from typer.testing import CliRunner
+
+    from vaneb import outofcore
+    from vaneb.cli import app
+
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {"client": np.arange(300), "theta_a": rng.normal(size=300), "se_a": rng.uniform(0.3, 1.0, 300)}
+    )
+    pq.write_table(table, tmp_path / "reports.parquet", row_group_size=100)
+    words = ["personalize", str(tmp_path / "reports.parquet"), "--quiet", "--population", "gaussian", "-o"]
+    assert CliRunner().invoke(app, [*words, str(tmp_path / "whole.parquet")]).exit_code == 0
+    monkeypatch.setattr(outofcore, "fits_in_memory", lambda path: False)
+    assert CliRunner().invoke(app, [*words, str(tmp_path / "blocks.parquet")]).exit_code == 0
+    whole, parts = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "blocks"))
+    assert whole.column_names == parts.column_names
+    for column in ("theta_a", "sd_a", "lower_a", "upper_a"):
+        np.testing.assert_allclose(parts[column].to_numpy(), whole[column].to_numpy(), rtol=1e-9)
+    refused = CliRunner().invoke(app, [*words, str(tmp_path / "out.csv")])
+    assert refused.exit_code == 2
+    assert "parquet" in refused.output
+
+
+def test_memory_is_asked_before_a_file_is_read(tmp_path, monkeypatch):
+    import os
+
+    import pyarrow as pa
+
+    from vaneb.outofcore import fits_in_memory
+
+    pq.write_table(pa.table({"client": np.arange(1000)}), tmp_path / "r.parquet")
+    assert fits_in_memory(tmp_path / "r.parquet")
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    assert not fits_in_memory(tmp_path / "r.parquet")

@@ -20,6 +20,7 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.noise_check import noise_notes
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import Certificate, Fit, Progress, Step
 from vaneb.npmle.pseudo_em import algorithm_1
@@ -116,6 +117,8 @@ class VANEB(Estimator):
         Discrete populations: how far they can be from the best one.
     effects_ : vaneb.covariates.Effects or None
         What covariates of the clients do to the centre of the population.
+    notes_ : tuple of str
+        What is odd about the clients' standard errors, in words; empty for most.
     trace_, log_likelihood_ : tuple of Step, float
         Discrete populations: what happened on the way, and the average over clients at the end.
     """
@@ -144,6 +147,7 @@ class VANEB(Estimator):
     effects_: Effects | None
     coding_: CovariateCoding
     sampling_: Sampling | None
+    notes_: tuple[str, ...]
     certificate_: Certificate | None
     trace_: tuple[Step, ...]
     log_likelihood_: float
@@ -171,6 +175,7 @@ class VANEB(Estimator):
         self.check()
         likelihood, names = self._likelihood(clients), tuple(getattr(clients, "names", ()))
         self.sampling_, self.certificate_, self.trace_, self.effects_ = None, None, (), None
+        self.notes_ = _noise_notes(likelihood, names) if covariates is None else ()
         if covariates is not None:
             if self.kind == "discrete":
                 raise InvalidOption(
@@ -394,6 +399,14 @@ class Oracle(Estimator):
 
     def personalize(self, clients: Any) -> Posterior:
         return posterior(as_likelihood(clients), self.prior, **labels(clients))
+
+
+def _noise_notes(likelihood: Likelihood, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not likelihood.is_gaussian:
+        return ()
+    variances = np.diagonal(covariance_of_estimates(likelihood.local_precision()), axis1=1, axis2=2)
+    names = names or tuple(f"parameter {i + 1}" for i in range(likelihood.dimension))
+    return noise_notes(likelihood.local_estimates(), np.sqrt(variances), names)
 
 
 def _need(model: Estimator, attribute: str) -> None:

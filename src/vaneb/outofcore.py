@@ -10,6 +10,7 @@ default, ``ray_map`` for the workers of a Ray cluster (which must see the file).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -30,6 +31,19 @@ from vaneb.reports import Reports
 BLOCK = 65_536
 #: Clients that the population is learnt from, where there are more.
 SAMPLE = 100_000
+
+
+#: Bytes in memory for a client, and for each of its columns, at the peak of a fit that holds all of them.
+PER_CLIENT, PER_COLUMN = 500, 120
+
+
+def fits_in_memory(path: str | Path) -> bool:
+    """Whether a Parquet file of reports can be worked on as a whole, in half of the memory that is free."""
+    import pyarrow.parquet as pq
+
+    about = pq.ParquetFile(path).metadata
+    needed = about.num_rows * (PER_CLIENT + PER_COLUMN * about.num_columns)
+    return needed <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 2
 
 
 class MapOver(Protocol):
@@ -85,6 +99,24 @@ def _block_results(path: str, prior: Prior, level: float, rows: slice) -> Any:
     return results_table(posterior(part.likelihood(), prior, ids=tuple(part.ids), names=part.names), level)
 
 
+def connect(address: str) -> None:
+    """Connect to the Ray cluster at ``address``; "local" starts one on this machine."""
+    try:
+        import ray
+    except ImportError:
+        raise InvalidOption("--ray: Ray is not installed. Install it with: pip install ray") from None
+    if not ray.is_initialized():
+        try:
+            ray.init(
+                None if address == "local" else address,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="warning",
+            )
+        except ConnectionError as error:
+            raise InvalidOption(f"--ray {address}: no cluster answers there ({error}).") from None
+
+
 def ray_map(function: Callable[[slice], Any], n_clients: int, size: int) -> Iterator[Any]:
     """The seam on Ray: as many blocks at a time as the cluster has processors, in order.
 
@@ -92,8 +124,7 @@ def ray_map(function: Callable[[slice], Any], n_clients: int, size: int) -> Iter
     """
     import ray
 
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False)
+    connect("local")
     task = ray.remote(num_cpus=1)(_call)
     shared = ray.put(function)
     parts = blocks(n_clients, size)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from vaneb import NPEB, VANEB, Reports
+from vaneb import VANEB, Reports
 from vaneb.covariance import ConstantDiagonal, EmpiricalGLM, MomentPoisson, QuadraticVariance
 from vaneb.covariance.user import callable_covariance
 from vaneb.errors import InvalidOption
@@ -129,5 +129,4 @@ def test_estimates_that_have_run_off_do_not_spoil_the_population() -> None:
     assert isinstance(reports.covariance, EmpiricalGLM)
     spoilt, sound = (error(VANEB("discrete", outliers=share).fit(reports)) for share in (0.0, 0.05))
     assert spoilt > 1.2 * sound
-    assert sound < error(NPEB().fit(reports))
     assert sound < 2.5

@@ -15,20 +15,28 @@ if TYPE_CHECKING:
 
     from vaneb.estimators import VANEB
     from vaneb.grouped import GroupedFit
+    from vaneb.held_out import HeldOutScores
     from vaneb.posterior import Posterior
 
 
 def personalize_json(
-    model: VANEB, posterior: Posterior, results: pa.Table, notes: Sequence[str], level: float, missed: bool
+    model: VANEB,
+    posterior: Posterior,
+    results: pa.Table,
+    notes: Sequence[str],
+    level: float,
+    missed: bool,
+    scores: HeldOutScores | None = None,
 ) -> dict[str, Any]:
-    """Of ``vaneb personalize``."""
+    """Of ``vaneb personalize``; ``held_out`` has the lead over other populations and its standard error."""
     return {
         "command": "personalize",
         "parameters": posterior.names,
         "level": level,
         **_fitted(model, missed),
         "average_shrinkage": float(posterior.shrinkage.mean()),
-        "notes": notes,
+        "held_out": scores and {kind: scores.lead(scores.kinds[0], kind) for kind in scores.kinds[1:]},
+        "notes": [*notes, *getattr(model, "notes_", ())],
         "clients": results.to_pylist(),
     }
 

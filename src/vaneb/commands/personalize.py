@@ -39,6 +39,7 @@ from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vaneb.estimators import VANEB
+    from vaneb.held_out import HeldOutScores
     from vaneb.posterior import Posterior
 
 
@@ -119,6 +120,21 @@ def personalize(
     level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Work through a Parquet file block by block on this Ray cluster; 'local' starts one here. "
+            "Workers must see the file.",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Also say how well the population predicts clients left out, beside one Gaussian and atoms.",
+        ),
+    ] = False,
     report: PageOption = None,
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
@@ -133,9 +149,24 @@ def personalize(
         writes = {"--out": out, "--prior-out": prior_out, "--report": report}
         writes["--posterior-out"] = posterior_out
         check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
-        from vaneb.dialect import TextOptions
         from vaneb.estimators import VANEB
         from vaneb.files import replacing
+
+        if ray is not None or _too_large(reports):
+            plain = not any((client, estimate, se, variance, n, variance_function, client_covariates))
+            extra = any((report, posterior_out, compare, as_json))
+            if not plain or extra or out is None or out.suffix != ".parquet" or reports.suffix != ".parquet":
+                why = "--ray is given" if ray is not None else "it does not fit into memory"
+                raise InvalidOption(
+                    f"{reports}: is worked through in blocks, since {why}. That goes from .parquet to "
+                    ".parquet, with columns client, n, theta_<name> and se_<name>, and without --report, "
+                    "--posterior-out, --compare and --json."
+                )
+            method = None if solver is None else solver.value
+            wanted = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
+            _by_blocks(reports, out, prior_in, prior_out, wanted, level, ray, quiet)
+            return
+        from vaneb.dialect import TextOptions
         from vaneb.prior import Prior
         from vaneb.tables import read_reports, results_table, suffix_of
 
@@ -144,6 +175,11 @@ def personalize(
             raise InvalidOption(
                 "--client-covariates: a population with covariates is not saved or loaded yet. Leave "
                 "--prior-in and --prior-out out."
+            )
+        if compare and (described or prior_in is not None):
+            raise InvalidOption(
+                "--compare fits populations without covariates to parts of the clients. Leave it out, or "
+                "leave --client-covariates and --prior-in out."
             )
         if described and report is not None:
             raise InvalidOption("--client-covariates: pages do not show covariates yet. Leave --report out.")
@@ -163,6 +199,13 @@ def personalize(
                 model.fit(table.reports, progress=progress, covariates=table.covariates)
             else:
                 model = VANEB.from_prior(prior)
+            scores = None
+            if compare:
+                from vaneb.held_out import KINDS, held_out_scores
+
+                progress("comparing populations", 0, 1)
+                first = model.kind
+                scores = held_out_scores(table.reports, (first, *(k for k in KINDS if k != first)), seed=seed)
             progress("personalising", 1, 2)
             posterior = model.personalize(table.reports, covariates=table.covariates)
             results = results_table(posterior, level, table.client_type)
@@ -198,21 +241,59 @@ def personalize(
                     stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
 
         if not quiet:
-            for note in table.notes:
+            for note in (*table.notes, *getattr(model, "notes_", ())):
                 complain(f"note: {note}")
             with summary_beside(out, as_json):
-                _summarise(model, posterior, time.perf_counter() - begin)
+                _summarise(model, posterior, scores, time.perf_counter() - begin)
         missed = prior is None and promise_missed(model)
         if as_json:
             from vaneb.commands.as_json import personalize_json
 
-            print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed)))
+            print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed), scores))
         if missed:
             complain(
                 f"warning: {missed}. The results are written; the average log-likelihood may be that far "
                 "below the best."
             )
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
+
+
+def _too_large(reports: Path) -> bool:
+    if reports.suffix != ".parquet" or not reports.is_file():
+        return False
+    from vaneb.outofcore import fits_in_memory
+
+    return not fits_in_memory(reports)
+
+
+def _by_blocks(
+    reports: Path,
+    out: Path,
+    prior_in: Path | None,
+    prior_out: Path | None,
+    model: VANEB,
+    level: float,
+    ray: str | None,
+    quiet: bool,
+) -> None:
+    """The population from clients all over the file; then block by block."""
+    from vaneb.files import replacing
+    from vaneb.outofcore import connect, fit_file, in_turn, personalize_file, ray_map
+    from vaneb.prior import Prior
+
+    if ray is not None:
+        connect(ray)
+    with progress_bar(quiet) as progress:
+        progress("learning the population", 0, 2)
+        prior = fit_file(reports, model).prior_ if prior_in is None else Prior.load(prior_in)
+        progress("personalising", 1, 2)
+        personalize_file(reports, prior, out, level=level, map_over=in_turn if ray is None else ray_map)
+        if prior_out is not None:
+            with replacing(prior_out) as path:
+                prior.write(path, prior_out.suffix)
+    if not quiet:
+        print(f"{'population':<18} {prior}")
+        print(f"{'clients':<18} worked through in blocks; the population is learnt from a part of them")
 
 
 def promise_missed(model: VANEB) -> str:
@@ -273,11 +354,12 @@ def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
     }
 
 
-def _summarise(model: VANEB, posterior: Posterior, seconds: float) -> None:
+def _summarise(model: VANEB, posterior: Posterior, scores: HeldOutScores | None, seconds: float) -> None:
     rows = {
         "clients": f"{len(posterior):,}",
         "parameters": f"{len(posterior.names)}",
         **population_rows(model),
+        **({} if scores is None else {"held out": str(scores)}),
         **_effect_rows(model, posterior.names),
         "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
         "flagged clients": f"{sum(map(bool, posterior.flag)):,}",

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
-from vaneb.likelihood.seam import Array, Ascent, Clients, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 
 #: eps by default; from 0.02 to 0.1 little changes (benchmarks/study).
 OUTLIERS = 0.05
@@ -109,6 +109,12 @@ class ContaminatedGaussian(Clients):
         from vaneb.likelihood.expansion import by_differences
 
         return by_differences(self, self.local_estimates() if points is None else points)
+
+    def starts(self) -> Array:
+        return self.usual.starts()
+
+    def region(self, starts: Array) -> Box | None:
+        return self.usual.region(starts)
 
     def local_estimates(self) -> Array:
         return self.usual.local_estimates()

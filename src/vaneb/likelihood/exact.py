@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.exact_objective import ObjectiveLikelihood, OwnRows, ValuedObjective
+from vaneb.likelihood.exact_objective import ObjectiveLikelihood, ValuedObjective
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
-from vaneb.likelihood.seam import Array, Ascent, Likelihood
+from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
+from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
 from vaneb.local.family.gaussian import Gaussian
@@ -74,7 +75,7 @@ def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> Con
 
 
 @dataclass(frozen=True, eq=False)
-class ExactLikelihood(OwnRows):
+class ExactLikelihood(Clients):
     """Clients that keep their rows; see ``exact_likelihood``.
 
     Parameters
@@ -185,6 +186,13 @@ class ExactLikelihood(OwnRows):
 
     def local_precision(self) -> Array:
         return self.fits.hessian / self.family.dispersion
+
+    def starts(self) -> Array:
+        return plausible_points(self)
+
+    def region(self, starts: Array) -> Box:
+        """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
+        return box_of(starts)
 
 
 def _transposed(atoms: Array) -> Array:

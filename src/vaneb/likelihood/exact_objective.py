@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood import seam
-from vaneb.likelihood.expansion import from_slopes, modes_under
+from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Ascent, Box, Likelihood
-from vaneb.likelihood.starts import single_gaussian
+from vaneb.likelihood.seam import Array, Ascent, Box
+from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.fit import LocalFits
 from vaneb.local.objective import Clients, Objective
 
@@ -29,25 +29,8 @@ class ValuedObjective(Objective, Protocol):
     def take(self, clients: NDArray[np.intp] | slice) -> Self: ...
 
 
-class OwnRows(seam.Clients):
-    """Clients that keep their rows, whose likelihood may rise for ever."""
-
-    def starts(self: Likelihood) -> Array:
-        """The posterior mode under a single Gaussian population, roughly fitted.
-
-        Own estimates may be far out or not exist (separated responses), and a likelihood that rises for ever
-        would carry an atom with it.
-        """
-        some = np.unique(np.linspace(0, self.n_clients - 1, 500).astype(np.intp))
-        return modes_under(self, *single_gaussian(self.take(some).expanded(None)))
-
-    def region(self: Likelihood, starts: Array) -> Box:
-        """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
-        return starts.min(axis=0), starts.max(axis=0)
-
-
 @dataclass(frozen=True, eq=False)
-class ObjectiveLikelihood(OwnRows):
+class ObjectiveLikelihood(seam.Clients):
     """Clients by their losses; see ``vaneb.likelihood.exact``."""
 
     is_gaussian: ClassVar[bool] = False
@@ -114,3 +97,10 @@ class ObjectiveLikelihood(OwnRows):
 
     def local_precision(self) -> Array:
         return self.fits.hessian
+
+    def starts(self) -> Array:
+        return plausible_points(self)
+
+    def region(self, starts: Array) -> Box:
+        """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
+        return box_of(starts)

@@ -26,7 +26,8 @@ from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCo
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent, Clients
+from vaneb.likelihood.seam import Array, Ascent, Box, Clients
+from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
 
 #: Doubles that a block of pairs may take.
@@ -245,6 +246,13 @@ class FunctionGaussian(Clients):
 
     def local_precision(self) -> Array:
         return self._precision(self.estimates[:, None, :])[:, 0]
+
+    def starts(self) -> Array:
+        """Functions made of a client's rows go with estimates that may have run off."""
+        return super().starts() if self.covariance.cheap else plausible_points(self)
+
+    def region(self, starts: Array) -> Box | None:
+        return super().region(starts) if self.covariance.cheap else box_of(starts)
 
 
 def _sums_of_pairs(

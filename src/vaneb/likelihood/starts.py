@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices
+from vaneb.likelihood.seam import Array, Box, Likelihood, as_matrices
 from vaneb.semidefinite import covariance_of_estimates, has_full_rank, solve_ridged, unknown_part
 
 
@@ -44,6 +45,20 @@ def pooled_estimate(estimates: Array, precision: Array, rounds: int = 100) -> Ar
         if step @ matrix @ step <= 1e-12 * weight.sum():
             break
     return centre
+
+
+def plausible_points(likelihood: Likelihood) -> Array:
+    """Where each client would be, (K, d), if the population were a single Gaussian, roughly fitted.
+
+    Own estimates may be far out or not exist (separated responses, counts that are nearly all zero), and a
+    likelihood that rises for ever would carry an atom with it.
+    """
+    some = np.unique(np.linspace(0, likelihood.n_clients - 1, 500).astype(np.intp))
+    return modes_under(likelihood, *single_gaussian(likelihood.take(some).expanded(None)))
+
+
+def box_of(points: Array) -> Box:
+    return points.min(axis=0), points.max(axis=0)
 
 
 def single_gaussian(view: ConstantGaussian, steps: int = 50) -> tuple[Array, Array]:

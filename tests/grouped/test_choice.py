@@ -72,17 +72,20 @@ def test_fewer_clients_than_entries() -> None:
 def test_units_and_zero_of_a_covariate_do_not_matter(sd: list[float]) -> None:
     rows = simulated(sd, seed=3)
     change = np.array([[1.0, 170.0], [0.0, 25.0]])
-    moved = GroupedRows(rows.design @ change, rows.response, rows.offset, rows.starts, rows.ids, rows.names)
+    moved = replace(rows, design=rows.design @ change)
     first, second = structure(rows), structure(moved)
     assert_array_equal(first.varying, second.varying)
     means = [one.basis @ one.fitted.model.mean for one in (first, second) if one.fitted is not None]
     assert_allclose(change @ means[1], means[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("varying", [[], [0], [0, 1]])
-def test_rows_left_out_are_predicted_as_if_they_were(varying: list[int]) -> None:
+def test_rows_left_out_are_predicted_as_if_they_were(varying: list[int], weighted: bool) -> None:
     """Each row in turn is really left out; variances are held."""
     rows = simulated([1.0, 0.5], clients=6, rows=4)
+    if weighted:
+        rows = replace(rows, weight=np.random.default_rng(7).uniform(0.2, 5, len(rows.response)))
     at = np.array(varying, dtype=np.intp)
     centred = centred_rows(rows)
     fitted = fit_least_squares(centred, at)
@@ -91,7 +94,7 @@ def test_rows_left_out_are_predicted_as_if_they_were(varying: list[int]) -> None
     z = rows.design @ centred.basis
     spread = fitted.model.spread
     same = rows.client_of_row[:, None] == rows.client_of_row
-    cov = same * (z @ spread @ z.T) + fitted.model.variance * np.eye(len(z))
+    cov = same * (z @ spread @ z.T) + fitted.model.variance * np.diag(1 / rows.weight)
     for i in range(len(z)):
         rest = np.arange(len(z)) != i
         weight = np.linalg.inv(cov[np.ix_(rest, rest)])
@@ -115,6 +118,20 @@ def test_binary_rows_left_out_are_predicted_about_as_if_they_were() -> None:
         other = fit_others(part, binomial(), basis, np.array([0]), start)
         at = int(part.ids.index(k[i]))
         assert found[i] == pytest.approx(expit(features[i, 0] @ other.points[at]), abs=0.05)
+
+
+def test_one_row_of_many_trials_or_a_count_says_how_clients_differ() -> None:
+    rng = np.random.default_rng(2)
+    trials = np.full(80, 50.0)
+    share = rng.binomial(50, expit(rng.standard_normal(80))) / 50
+    rows = GroupedRows.from_columns(np.arange(80), np.ones((80, 1)), share, weight=trials)
+    assert structure(rows, "binomial").varying.all()
+    counts = rng.poisson(20 * np.exp(0.4 * rng.standard_normal(80))).astype(float)
+    assert structure(replace(rows, response=counts, weight=np.ones(80)), "poisson").varying.all()
+    alike = replace(rows, response=rng.poisson(20, 80).astype(float), weight=np.ones(80))
+    assert not structure(alike, "poisson").varying.any()
+    single = replace(rows, response=np.round(share), weight=np.ones(80))
+    assert not structure(single, "binomial").varying.any()
 
 
 def test_many_coefficients_are_refused_or_shared_before_any_work() -> None:

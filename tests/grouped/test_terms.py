@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
 from vaneb.errors import InvalidOption
-from vaneb.grouped import fit_groups
+from vaneb.grouped import fit_groups, load
 
 
 def frame(seed: int = 0, clients: int = 30, rows: int = 6) -> pd.DataFrame:
@@ -135,6 +137,43 @@ def test_crossed_groups_against_the_definition(client: str) -> None:
     ids = np.array([int(name) for name in fit.rows.ids])
     own = beta[0] + effects[client][ids]
     assert_allclose(fit.posterior.mean[:, 0], own, atol=0.12)
+
+
+def test_weights_of_crossed_groups_are_noise_of_another_size() -> None:
+    """A row of weight 4 is as good as the mean of four rows: their sum of squares is noise only."""
+    data = frame(5)
+    plain = fit_groups(data, formula="y ~ x + (1 | g) + (1 | h)", population="gaussian")
+    four = fit_groups(
+        data.assign(w=4.0), formula="y ~ x + (1 | g) + (1 | h)", weights="w", population="gaussian"
+    )
+    assert four.local.family.dispersion == pytest.approx(4 * plain.local.family.dispersion, rel=1e-3)
+    assert_allclose(four.design.others[0].effects, plain.design.others[0].effects, atol=2e-3)
+    half = np.arange(len(data)) % 2 == 0
+    noisy = data.assign(
+        y=data.y + np.where(half, 0, 20 * np.random.default_rng(1).standard_normal(len(data)))
+    )
+    known = fit_groups(
+        noisy.assign(w=np.where(half, 1, 1 / 400)),
+        formula="y ~ x + (1 | g) + (1 | h)",
+        weights="w",
+        population="gaussian",
+    )
+    assert known.fixed is not None
+    assert plain.fixed is not None
+    assert_allclose(
+        known.fixed.estimate, plain.fixed.estimate, atol=4 * np.sqrt(known.fixed.covariance.max())
+    )
+    assert known.local.family.dispersion == pytest.approx(plain.local.family.dispersion, rel=0.5)
+
+
+def test_saved_models_know_nested_groups(tmp_path: Path) -> None:
+    data = frame(6)
+    fit = fit_groups(data, formula="y ~ x + (1 | district/g)", client="g")
+    assert np.abs(fit.design.others[0].effects).max() > 0.1
+    fit.save(tmp_path / "model.json")
+    loaded = load(tmp_path / "model.json")
+    assert_allclose(loaded.predict(data), fit.predict(data), rtol=1e-12)
+    assert loaded.design.who == ("district", "g")
 
 
 def test_nested_groups_and_new_ones() -> None:

@@ -60,7 +60,7 @@ def scipy_log_density(family, rows, theta):
         return stats.poisson.logpmf(y, mean)
     if family.name == "gamma":
         return stats.gamma.logpdf(y, 2.0, scale=mean / 2)
-    if family.name == "negative_binomial":
+    if family.name == "negative-binomial":
         return stats.nbinom.logpmf(y, 2, 1 / (1 + 0.5 * mean))
     return np.log(mean[np.arange(len(y)), y.astype(int)])
 

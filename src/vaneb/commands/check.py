@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands.outcome import ExitCode, printable, told_to_user
-from vaneb.commands.run import FamilyName
+from vaneb.commands.run import FamilyOption, WeightsOption
 from vaneb.commands.streams import (
     TABLE_IN,
     ClientOption,
@@ -50,8 +50,9 @@ def check(
     formula: Annotated[
         str | None, typer.Option(help='The file holds rows, to be fitted by this model, such as "y ~ x".')
     ] = None,
-    family: Annotated[FamilyName, typer.Option(help="Of the response of --formula.")] = FamilyName.GAUSSIAN,
+    family: FamilyOption = "gaussian",
     offset: Annotated[str | None, typer.Option(help="Column, with --formula.")] = None,
+    weights: WeightsOption = None,
     factor: FactorOption = None,
     na: NaOption = None,
     sep: SepOption = None,
@@ -83,7 +84,7 @@ def check(
             if client is None:
                 raise InvalidOption("--formula without --client: name the column that says whose a row is.")
             said, problems = _of_rows(
-                file, options, client, formula, family.value, offset, factor or (), na or ()
+                file, options, client, formula, family, offset, weights, factor or (), na or ()
             )
         if as_json:
             code = int(ExitCode.BAD_INPUT if problems else ExitCode.OK)
@@ -119,6 +120,7 @@ def _of_rows(
     formula: str,
     family: str,
     offset: str | None,
+    weights: str | None,
     factors: Sequence[str],
     na: Sequence[str],
 ) -> tuple[dict[str, Any], list[str]]:
@@ -137,7 +139,7 @@ def _of_rows(
         return said, [str(error)]
     said["rows"] = len(data)
     said["missing_values"] = {c: int(k) for c, k in data.isna().sum().items() if k}
-    for column, wanted_by in ((client, "--client"), (offset, "--offset")):
+    for column, wanted_by in ((client, "--client"), (offset, "--offset"), (weights, "--weights")):
         try:
             if column is not None:
                 frames.need_column(data, column, wanted_by)
@@ -145,13 +147,20 @@ def _of_rows(
             problems.append(str(error))
     try:
         if problems:
-            # Still look at the formula, with any other column in the client's place, and without the offset.
+            # Still look at the formula, any other column in the client's place, without offset and weights.
             others = [column for column in data.columns if column not in formula]
             if not others:
                 return said, problems
-            client, offset = others[0], None
+            client, offset, weights = others[0], None, None
         coded = code_rows(
-            data, client=client, formula=formula, family=family, offset=offset, factors=factors, na=na
+            data,
+            client=client,
+            formula=formula,
+            family=family,
+            offset=offset,
+            weights=weights,
+            factors=factors,
+            na=na,
         )
     except VanebError as error:
         return said, [*problems, str(error)]

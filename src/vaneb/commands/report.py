@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaneb.commands.outcome import complain, told_to_user
-from vaneb.commands.run import FamilyName
+from vaneb.commands.run import FamilyOption, WeightsOption
 from vaneb.commands.streams import (
     TABLE_IN,
     TABLE_OUT,
@@ -34,10 +34,11 @@ def report(
     client: Annotated[str, typer.Option(help="Column that names the client (group) of a row.")],
     formula: Annotated[str, typer.Option(help='Model of every client, such as "y ~ x1 + x2".')],
     out: Annotated[Path, typer.Option("--out", "-o", help=TABLE_OUT)],
-    family: Annotated[FamilyName, typer.Option(help="Of the response.")] = FamilyName.GAUSSIAN,
+    family: FamilyOption = "gaussian",
     offset: Annotated[
         str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
     ] = None,
+    weights: WeightsOption = None,
     factor: FactorOption = None,
     na: NaOption = None,
     sep: SepOption = None,
@@ -58,9 +59,15 @@ def report(
         from vaneb.tables import reports_table, suffix_of, write_content
 
         table, notes = read_rows(rows, TextOptions(sep, decimal, encoding), [client], na or ())
-        options = {"factors": factor or (), "na": na or ()}
         coded = code_rows(
-            table, client=client, formula=formula, family=family.value, offset=offset, **options
+            table,
+            client=client,
+            formula=formula,
+            family=family,
+            offset=offset,
+            weights=weights,
+            factors=factor or (),
+            na=na or (),
         )
         made = report_rows(coded)
         content = reports_table(made, covariances=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import Choice
 
 from vaneb.commands.decide import PosteriorOption, check_posterior_out
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
@@ -40,20 +41,17 @@ from vaneb.commands.streams import (
     writing,
 )
 from vaneb.errors import InvalidOption
+from vaneb.local.family import FAMILIES
 
 if TYPE_CHECKING:
     from vaneb.grouped import GroupedFit
 
 
-class FamilyName(StrEnum):
-    """Values of ``--family``."""
-
-    GAUSSIAN = "gaussian"
-    BINOMIAL = "binomial"
-    POISSON = "poisson"
-    MULTINOMIAL = "multinomial"
-    GAMMA = "gamma"
-    HUBER = "huber"
+FamilyOption = Annotated[str, typer.Option(help="Of the response.", click_type=Choice(list(FAMILIES)))]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(help="Column of what a row counts for; of a share of successes, the trials."),
+]
 
 
 class LikelihoodName(StrEnum):
@@ -74,10 +72,11 @@ def run(
         typer.Option(help="Column that names the client (group) of a row, unless the formula does."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
-    family: Annotated[FamilyName, typer.Option(help="Of the response.")] = FamilyName.GAUSSIAN,
+    family: FamilyOption = "gaussian",
     offset: Annotated[
         str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
     ] = None,
+    weights: WeightsOption = None,
     test_column: Annotated[
         str | None, typer.Option(help="Column that is 1 in rows to predict, 0 in rows to fit.")
     ] = None,
@@ -139,8 +138,9 @@ def run(
                 rows,
                 client=client,
                 formula=formula,
-                family=family.value,
+                family=family,
                 offset=offset,
+                weights=weights,
                 test_column=test_column,
                 likelihood=likelihood.value,
                 level=level,
@@ -206,8 +206,10 @@ def _summarise(fit: GroupedFit, seconds: float) -> None:
         "local fits": ", ".join(f"{outcome} {count:,}" for outcome, count in fit.outcomes.items()),
         "likelihood": fit.likelihood,
     }
-    if fit.local.family.name in ("gaussian", "gamma"):
+    if fit.local.family.has_dispersion:
         rows["dispersion"] = f"{fit.local.family.dispersion:.5g}"
+    if fit.local.family.parameter != 1.0:
+        rows["family parameter"] = f"{fit.local.family.parameter:.5g}"
     rows |= {
         **population_rows(fit.model),
         "average shrinkage": f"{fit.posterior.shrinkage.mean():.3f}",

@@ -64,7 +64,7 @@ def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
     """Code the rows as the formula says."""
     from vaneb.grouped.design import learn_design
     from vaneb.grouped.formula import parse
-    from vaneb.local import families
+    from vaneb.local.family import family_class
 
     offset = settings.offset or None
     data = frame.assign(**{CLIENT: "client"})
@@ -79,12 +79,14 @@ def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
     if coded.response is None or not len(coded.response):
         raise InvalidReport("data: no row is complete.")
     rows = GroupedRows.from_columns(
-        coded.clients, coded.covariates, coded.response, offset=coded.offset, names=design.names
+        coded.clients,
+        coded.covariates,
+        coded.response,
+        offset=coded.offset,
+        weight=coded.weight,
+        names=design.names,
     )
-    if settings.family == "multinomial":
-        family = families.multinomial(len(design.coding.classes), rows.design.shape[1])
-    else:
-        family = families.SIMPLE_FAMILIES[settings.family]()
+    family = family_class(settings.family).for_rows(rows, len(design.coding.classes))
     if settings.dispersion > 0:
         family = family.with_dispersion(settings.dispersion)
     levels = {column: sorted(map(str, known)) for column, known in design.levels.items()}
@@ -95,7 +97,7 @@ def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
         family,
         hashlib.sha256(coding.encode()).hexdigest()[:16],
         {column: int(used[column].value_counts().loc[lambda n: n > 0].min()) for column in design.levels},
-        settings.family in ("binomial", "multinomial"),
+        bool(design.coding.classes),
         coded.kept,
     )
 

@@ -44,6 +44,7 @@ def fit_groups(
     client: str | None = None,
     family: str = "gaussian",
     offset: str | None = None,
+    weights: str | None = None,
     test_column: str | None = None,
     likelihood: str = "exact",
     level: float = 0.9,
@@ -64,8 +65,11 @@ def fit_groups(
         between clients.  ``"y ~ x1 + x2 + (1 + x1 | school)"`` says what differs, and names the clients.
     client : column that names the client (group) of each row; with several groups in the formula, the one of
         interest, which is the first unless told
-    family : "gaussian", "binomial", "poisson", "multinomial", "gamma" or "huber"
+    family : "gaussian", "binomial", "poisson", "negative-binomial", "multinomial", "gamma", "huber", "cox" or
+        "cox-shared"
     offset : column that is added to the linear index, such as log exposure
+    weights : column of what each row counts for: its log-likelihood is multiplied by it.  Numbers of trials
+        where a binomial response is a share of successes; ``successes | trials`` says the same.
     test_column : column that is 1 in rows to be predicted, 0 in rows to be fitted
     likelihood : "exact" uses the rows themselves; "gaussian" only what a federation of reports would give.
         Huber's loss is no likelihood: it always uses Gaussian reports, with sandwich covariances.
@@ -89,15 +93,15 @@ def fit_groups(
     """
     _check(family, likelihood, level)
     data = frames.as_pandas(frame)
-    for column, wanted_by in ((offset, "offset"), (test_column, "test_column")):
+    for column, wanted_by in ((offset, "offset"), (weights, "weights"), (test_column, "test_column")):
         if column is not None:
             frames.need_column(data, column, wanted_by)
-    reserved = [c for c in (client, offset, test_column) if c is not None]
-    parsed = parse(formula, data, reserved, allow=("random",))
+    reserved = [c for c in (client, offset, weights, test_column) if c is not None]
+    parsed = parse(formula, data, reserved, allow=("random", "survival", "trials"))
     groups = groups_of(parsed, client)
     for column in groups.columns:
         frames.need_column(data, column, "client")
-    others = [c for c in (offset, test_column) if c is not None and c in data]
+    others = [c for c in (offset, weights, test_column) if c is not None and c in data]
     data, reading = read_columns(data, parsed, list(groups.columns), others, factors=factors, na=na)
     if told is not None:
         for line in reading.columns:
@@ -116,7 +120,13 @@ def fit_groups(
     if testing.all():
         raise InvalidReport(f"column {test_column}: marks every row as a test row; none is left for the fit.")
     design = learn_design(
-        data[~testing], parsed, family, client=groups.name, offset=offset, client_columns=groups.client
+        data[~testing],
+        parsed,
+        family,
+        client=groups.name,
+        offset=offset,
+        weights=weights,
+        client_columns=groups.client,
     )
     _check_columns(design, parsed, len(data[~testing]), test_column)
     train = design.rows(data[~testing], response=True, new=False)
@@ -124,11 +134,16 @@ def fit_groups(
         raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
     assert train.response is not None
     rows = GroupedRows.from_columns(
-        train.clients, train.covariates, train.response, offset=train.offset, names=design.names
+        train.clients,
+        train.covariates,
+        train.response,
+        offset=train.offset,
+        weight=train.weight,
+        names=design.names,
     )
     if progress is not None:
         progress("fitting every client", 0, 1)
-    may_vary, notes = varying_columns(design.encoding, groups, rows, family)
+    may_vary, notes = varying_columns(design, groups, rows, family)
     settings = VANEB(population=population, seed=seed, options=options)
     settings.check()
     asked = groups.effects is not None
@@ -159,7 +174,7 @@ def fit_groups(
     local = replace(local, family=structure.family)
     test = design.rows(data[testing], response=True) if test_column is not None else None
     kept = len(train.kept) + (0 if test is None else len(test.kept))
-    notes = (*groups.notes, *notes, *structure.notes)
+    notes = (*groups.notes, *notes, *local.notes, *structure.notes)
     if family == "huber" and likelihood == "exact":
         notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
         likelihood = "gaussian"
@@ -197,7 +212,7 @@ def _other_groups(
     found = []
     for one in groups.others:
         names, codes = np.unique(frames.group_ids(part, one.group).astype(str), return_inverse=True)
-        columns = np.flatnonzero(design.encoding.spanned_by(one.effects))
+        columns = np.flatnonzero(design.spanned_by(one.effects))
         nothing = np.zeros((len(names), len(columns)))
         levels = {str(name): i for i, name in enumerate(names)}
         others = OtherGroups(one.group, levels, tuple(columns.tolist()), nothing, nothing.T @ nothing)
@@ -234,7 +249,8 @@ def _check(family: str, likelihood: str, level: float) -> None:
 
 def _check_columns(design: Design, formula: ParsedFormula, n_rows: int, test_column: str | None) -> None:
     """Refuse formulas that can only be a slip."""
-    for column, what in ((test_column, "the test column"), (formula.response, "the response")):
+    responses = [(c, "the response") for c in formula.response_columns]
+    for column, what in [(test_column, "the test column"), *responses]:
         if column in formula.right_columns:
             raise InvalidOption(
                 f"formula {formula.text!r}: {what} {column} stands on the right-hand side. Leave it out."
@@ -253,7 +269,7 @@ def _varying_names(structure: Structure, names: tuple[str, ...]) -> tuple[str, .
 
 
 def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
-    if local.family.name != "multinomial":
+    if local.family.n_index == 1:
         return design.names
     return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
 
@@ -269,8 +285,8 @@ def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:
     assert test.response is not None
     family = fit.design.coding.family
     values = {
-        use: scores.loss(family, test.response, predicted(fit, test, use))
+        use: scores.loss(family, test.response, predicted(fit, test, use), test.weight, test.clients)
         for use in ("local", "pooled", "personalised")
     }
     strangers = set(test.clients) - set(fit.rows.ids)
-    return HeldOut(scores.LOSSES[family], values, len(test.kept), len(strangers))
+    return HeldOut(fit.local.family.score_name, values, len(test.kept), len(strangers))

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.mixed_model import MOST, Centred, MixedModel, Moments, fit_moments
-from vaneb.grouped.predictive import averaged_response
 from vaneb.likelihood.seam import Array
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
-from vaneb.local.objective import RowsObjective
+from vaneb.local.family.base import Family
 
 Index = NDArray[np.intp]
 
@@ -69,7 +67,7 @@ def fit_others(rows: GroupedRows, family: Family, basis: Array, varying: Index, 
 
     ``start`` (d,): where all clients are seen from at first.
     """
-    objective, everyone = RowsObjective(rows, family), np.arange(rows.n_clients)
+    objective, everyone = family.objective(rows), np.arange(rows.n_clients)
     points, root = np.tile(start, (rows.n_clients, 1)), None
     correlated = enough_clients(len(varying), rows.n_clients)
     for i in range(ROUNDS):
@@ -105,7 +103,8 @@ def left_out_responses(rows: GroupedRows, family: Family, features: Array, fitte
     )
     index = np.einsum("ncd,nd->nc", features, fitted.points[rows.client_of_row]) + rows.offset[:, None]
     _, first, second = family.derivatives(index, rows.response)
-    first, second = first / family.dispersion, second / family.dispersion
+    scale = rows.weight / family.dispersion
+    first, second = first * scale[:, None], second * scale[:, None, None]
     if index.shape[1] == 1:
         share = np.minimum(second * variance, LEVERAGE)
         without = variance / (1 - share)
@@ -114,7 +113,7 @@ def left_out_responses(rows: GroupedRows, family: Family, features: Array, fitte
         without = np.linalg.solve(np.eye(index.shape[1]) - LEVERAGE * share, variance)
     index = index + np.einsum("nab,nb->na", without, first)
     with np.errstate(over="ignore"):
-        return averaged_response(family, index, without)
+        return family.average(index, without)
 
 
 def candidates(

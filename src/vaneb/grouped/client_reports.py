@@ -10,11 +10,10 @@ from vaneb.errors import InvalidReport
 from vaneb.grouped import frames
 from vaneb.grouped.design import Design, learn_design
 from vaneb.grouped.formula import parse
-from vaneb.grouped.models import HUBER, residual_scale
 from vaneb.grouped.reading import Reading, read_columns
-from vaneb.local import families
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family import family_class
+from vaneb.local.family.base import Family
 from vaneb.local.fit import fit_clients
 from vaneb.local.report import report
 from vaneb.reports import Reports
@@ -42,38 +41,42 @@ def code_rows(
     formula: str,
     family: str = "gaussian",
     offset: str | None = None,
+    weights: str | None = None,
     factors: Sequence[str] = (),
     na: Sequence[str] = (),
 ) -> CodedRows:
     """Put a pandas, polars or pyarrow table through a formula; options as in ``fit_groups``."""
     data = frames.as_pandas(frame)
-    reserved = [client, *([offset] if offset else [])]
-    for column, wanted_by in zip(reserved, ("client", "offset"), strict=False):
-        frames.need_column(data, column, wanted_by)
-    parsed = parse(formula, data, reserved)
+    named = {"client": client, "offset": offset, "weights": weights}
+    reserved = [column for column in named.values() if column]
+    for wanted_by, column in named.items():
+        if column:
+            frames.need_column(data, column, wanted_by)
+    parsed = parse(formula, data, reserved, allow=("survival", "trials"))
     data, reading = read_columns(data, parsed, [client], reserved[1:], factors=factors, na=na)
-    design = learn_design(data, parsed, family, client=client, offset=offset)
+    design = learn_design(data, parsed, family, client=client, offset=offset, weights=weights)
     coded = design.rows(data, response=True, new=False)
     if coded.response is None or not len(coded.response):
         raise InvalidReport(f"formula {formula!r}: its terms are missing in every row. Use other columns.")
     rows = GroupedRows.from_columns(
-        coded.clients, coded.covariates, coded.response, offset=coded.offset, names=design.names
+        coded.clients,
+        coded.covariates,
+        coded.response,
+        offset=coded.offset,
+        weight=coded.weight,
+        names=design.names,
     )
-    names = design.names
-    if family == "multinomial":
-        model = families.multinomial(len(design.coding.classes), rows.design.shape[1])
+    model = family_class(family).for_rows(rows, len(design.coding.classes))
+    names = model.parameter_names(design.names)
+    if model.n_index > 1:
         names = tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
-    elif family == "huber":
-        model = families.huber(HUBER * residual_scale(rows))
-    else:
-        model = families.SIMPLE_FAMILIES[family]()
     return CodedRows(design, rows, model, names, len(data) - len(coded.kept), reading)
 
 
 def report_rows(coded: CodedRows) -> Reports:
     """Estimate and precision of every client, by itself.
 
-    Only the dispersion of the Gaussian and gamma families is shared: the average of what the clients' own
+    Only the dispersion (Gaussian, gamma, negative binomial) is shared: the average of what the clients' own
     residuals say, since few rows say little of it.  Precisions of Huber's loss are sandwiches.
     """
     fits = fit_clients(coded.rows, coded.family)

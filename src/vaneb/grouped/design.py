@@ -7,7 +7,9 @@ the rows of the fit, all clients together; other rows are put through the same d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +18,10 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidReport
 from vaneb.grouped import frames
 from vaneb.grouped.encoding import Encoding
-from vaneb.grouped.formula import ParsedFormula
+from vaneb.grouped.formula import ParsedFormula, Term
 from vaneb.grouped.response import ResponseCoding
 from vaneb.grouped.syntax import shown
+from vaneb.local.family import family_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +38,11 @@ class DesignRows:
     covariates: Array
     """z, shape (N, p)."""
     response: Array | None
-    """y as the family codes it, shape (N,); None where it was not asked for."""
+    """y as the family codes it, shape (N,), or (N, 3) for survival; None where it was not asked for."""
     offset: Array
     """Shape (N,)."""
+    weight: Array
+    """Shape (N,); for predictions without a response, ones."""
     kept: NDArray[np.intp]
     """Position of each row in the data, shape (N,)."""
 
@@ -78,6 +83,8 @@ class Design:
     """What clients are called: the column that names them, or several joined by colons."""
     offset: str | None
     """Column that is added to the offsets of the formula."""
+    weights: str | None = None
+    """Column of the rows' weights."""
     client_columns: tuple[str, ...] = ()
     """Columns that name the client, where it is not ``client`` alone."""
     others: tuple[OtherGroups, ...] = ()
@@ -89,7 +96,17 @@ class Design:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the p columns."""
-        return self.encoding.names
+        return tuple(np.array(self.encoding.names, dtype=object)[self._used])
+
+    @cached_property
+    def _used(self) -> NDArray[np.bool_]:
+        """Columns of the encoding that the family has coefficients of: all, or all but the intercept."""
+        every = np.array([name != "Intercept" for name in self.encoding.names], dtype=bool)
+        return every | family_class(self.coding.family).has_intercept
+
+    def spanned_by(self, terms: Sequence[Term]) -> NDArray[np.bool_]:
+        """Columns that these terms have, (p,)."""
+        return self.encoding.spanned_by(terms)[self._used]
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
@@ -104,7 +121,8 @@ class Design:
     def rows(self, frame: pd.DataFrame, *, response: bool, new: bool = True) -> DesignRows:
         """The complete rows of ``frame``; ``new`` if they are not the rows of the fit."""
         columns = self.formula.columns if response else self.formula.right_columns
-        wanted = [*self.who, *columns, *([self.offset] if self.offset else [])]
+        weights = [self.weights] if self.weights and response else []
+        wanted = [*self.who, *columns, *([self.offset] if self.offset else []), *weights]
         for column in dict.fromkeys(wanted):
             frames.need_column(frame, column, "the fit" if new else "the formula")
         complete = np.flatnonzero(frame[list(dict.fromkeys(wanted))].notna().all(axis=1))
@@ -116,10 +134,16 @@ class Design:
                 np.zeros((0, len(self.names))),
                 none if response else None,
                 none,
+                none,
                 complete,
             )
-        covariates = self.encoding.matrix(part)
-        y = self.coding.code(self.encoding.response(part)) if response else None
+        covariates = np.ascontiguousarray(self.encoding.matrix(part)[:, self._used])
+        y, weight = None, np.ones(len(part))
+        if response:
+            y, trials = self.coding.code(self.encoding.response(part))
+            weight = weight if trials is None else trials
+            for column in weights:
+                weight = weight * _weights(part, column)
         shift = self.encoding.offset(part)
         if self.offset:
             shift += _numbers(part, self.offset, "the offset")
@@ -128,12 +152,13 @@ class Design:
         # log(x) of a negative x is missing too.
         defined = ~(np.isnan(covariates).any(axis=1) | np.isnan(shift))
         if y is not None:
-            defined &= ~np.isnan(y)
+            defined &= ~np.isnan(y.reshape(len(y), -1)).any(axis=1) & (weight > 0)
         return DesignRows(
             frames.group_ids(part, self.who)[defined],
             covariates[defined],
             None if y is None else y[defined],
             shift[defined],
+            weight[defined],
             complete[defined],
         )
 
@@ -145,11 +170,13 @@ def learn_design(
     *,
     client: str,
     offset: str | None,
+    weights: str | None = None,
     client_columns: tuple[str, ...] = (),
 ) -> Design:
     """Learn a design from the rows of a fit."""
     who = client_columns or (client,)
-    used = list(dict.fromkeys([*who, *formula.columns, *([offset] if offset else [])]))
+    others = [column for column in (offset, weights) if column]
+    used = list(dict.fromkeys([*who, *formula.columns, *others]))
     complete = frame[frame[used].notna().all(axis=1)]
     if not len(complete):
         raise InvalidReport(
@@ -160,8 +187,31 @@ def learn_design(
             f"formula {shown(formula.text)}: its right-hand side is empty. Write 'y ~ 1' at least."
         )
     encoding = Encoding.learn(formula, complete)
-    coding = ResponseCoding.learn(formula.response, family, encoding.response(complete))
-    return Design(encoding, coding, client, offset, client_columns)
+    coding = ResponseCoding.learn(
+        formula.response,
+        family,
+        encoding.response(complete),
+        kind=formula.kind,
+        weighted=weights is not None,
+    )
+    design = Design(encoding, coding, client, offset, weights, client_columns)
+    if not design.names:
+        raise InvalidReport(
+            f"formula {shown(formula.text)}: the {family} family has no intercept, and there is no other "
+            "term. Name a covariate."
+        )
+    return design
+
+
+def _weights(frame: pd.DataFrame, column: str) -> Array:
+    weight = _numbers(frame, column, "a weight")
+    bad = np.flatnonzero(~((weight >= 0) & np.isfinite(weight)))
+    if bad.size:
+        raise InvalidReport(
+            f"column {column}: {weight[bad[0]]:g} is no weight. Weights are finite and not negative; 0 "
+            "leaves a row out."
+        )
+    return weight
 
 
 def _numbers(frame: pd.DataFrame, column: str, what: str) -> Array:

@@ -52,8 +52,9 @@ class Encoding:
                 evaluation.block(node)
         for node in formula.offsets:
             evaluation.numbers(node)
-        if not isinstance(formula.left, Name):
-            evaluation.numbers(formula.left)
+        for node in formula.responses:
+            if not isinstance(node, Name):
+                evaluation.numbers(node)
         found = cls(formula, states)
         found._check_size(len(frame))
         twice = next((name for name, times in Counter(found.names).items() if times > 1), None)
@@ -78,7 +79,7 @@ class Encoding:
             raise InvalidReport(
                 "encoding: the formula should be text, and the states a table. Save it again."
             )
-        formula = understand(text, allow={"random"}, limits=limits)
+        formula = understand(text, allow=("random", "survival", "trials"), limits=limits)
         known = dict(_stateful(formula))
         if set(states) != set(known):
             odd = sorted(map(str, set(states) ^ set(known)))[0]
@@ -160,14 +161,17 @@ class Encoding:
         with np.errstate(all="ignore"):
             return sum((evaluation.numbers(node) for node in self.formula.offsets), np.zeros(len(frame)))
 
-    def response(self, frame: pd.DataFrame) -> pd.Series:
-        """The response as the data have it, or as its expression computes it."""
+    def response(self, frame: pd.DataFrame) -> list[pd.Series]:
+        """The parts of the response (``ParsedFormula.responses``) as the data have them, or as computed."""
         import pandas as pd
 
-        if isinstance(self.formula.left, Name):
-            return frame[self.formula.left.name]
-        values = Evaluation(frame, self.states).numbers(self.formula.left)
-        return pd.Series(values, index=frame.index, name=self.formula.response)
+        def part(node: Node) -> pd.Series:
+            if isinstance(node, Name):
+                return frame[node.name]
+            return pd.Series(evaluation.numbers(node), index=frame.index, name=source(node))
+
+        evaluation = Evaluation(frame, self.states)
+        return [part(node) for node in self.formula.responses]
 
     # ---------------------------------------------------------------- columns of factors and pieces
 
@@ -234,7 +238,7 @@ class Encoding:
 
 def _check_work(formula: ParsedFormula, rows: int) -> None:
     """That the arithmetic on all rows is not endless."""
-    nodes = sum(map(_count_nodes, (*_factors(formula), *formula.offsets, formula.left)))
+    nodes = sum(map(_count_nodes, (*_factors(formula), *formula.offsets, *formula.responses)))
     if nodes * rows > formula.limits.cells:
         raise InvalidReport(
             f"formula {shown(formula.text)}: asks for {nodes:,} operations on each of {rows:,} rows; at most "
@@ -322,7 +326,7 @@ def _stateful(formula: ParsedFormula) -> Iterator[tuple[str, Node]]:
         if isinstance(node, Name):
             yield source(node), node
         yield from _stateful_calls(node)
-    for node in (*formula.offsets, formula.left):
+    for node in (*formula.offsets, *formula.responses):
         yield from _stateful_calls(node)
 
 

@@ -36,8 +36,8 @@ Term = tuple[Node, ...]
 #: What some models can use and others cannot, and what to do instead.
 SPECIAL = {
     "random": "leave out terms such as (1 | group) here. The client column is named on its own.",
-    "survival": "Surv(time, event) is not supported here yet. Give one response, as in 'time ~ x'.",
-    "trials": "successes | trials is not supported here yet. Give one row for each trial, with a response of "
+    "survival": "Surv(time, event) is not supported here. Give one response, as in 'time ~ x'.",
+    "trials": "successes | trials is not supported here. Give one row for each trial, with a response of "
     "0 or 1.",
 }
 
@@ -70,6 +70,21 @@ class ParsedFormula:
     def response(self) -> str:
         """The response: a column, or an expression."""
         return self.left.name if isinstance(self.left, Name) else source(self.left)
+
+    @property
+    def kind(self) -> str:
+        """ "plain", "survival" for ``Surv(...)`` or "trials" for ``successes | trials``."""
+        return _check_left(self.left)
+
+    @property
+    def responses(self) -> tuple[Node, ...]:
+        """What the response is made of: itself; time and event of ``Surv``; ``successes | trials``."""
+        return _left_parts(self.left)
+
+    @property
+    def response_columns(self) -> tuple[str, ...]:
+        """Columns that the response uses."""
+        return _left_columns(self.left)
 
     @property
     def right_columns(self) -> tuple[str, ...]:
@@ -203,17 +218,16 @@ def parse(
 def _check_left(left: Node) -> str:
     """Which kind of response the left-hand side is."""
     match left:
-        case Call("Surv", (("", time), ("", event))):
-            check_numeric(time)
-            check_numeric(event)
+        case Call("Surv", ((("", _), ("", _)) | (("", _), ("", _), ("", _)))):
             kind = "survival"
         case Call("Surv"):
-            raise Mistake(left.at, "Surv takes two columns, as in Surv(time, event).")
-        case Bar(successes, trials, double):
+            raise Mistake(
+                left.at,
+                "Surv takes two or three columns, as in Surv(time, event) or Surv(start, stop, event).",
+            )
+        case Bar(_, _, double):
             if double:
                 raise Mistake(left.at, "write one bar, as in successes | trials.")
-            check_numeric(successes)
-            check_numeric(trials)
             kind = "trials"
         case Chain() | Power() | Negative():
             raise Mistake(
@@ -226,17 +240,25 @@ def _check_left(left: Node) -> str:
                 left.at, "the response is one column or a function of numbers. Name the column itself."
             )
         case _:
-            check_numeric(left)
             kind = "plain"
+    for part in _left_parts(left):
+        check_numeric(part)
     if not _left_columns(left):
         raise Mistake(left.at, f"the response {source(left)!r} is not a column of the data.")
     return kind
 
 
+def _left_parts(left: Node) -> tuple[Node, ...]:
+    match left:
+        case Bar(successes, trials):
+            return successes, trials
+        case Call("Surv", arguments):
+            return tuple(part for _, part in arguments)
+    return (left,)
+
+
 def _left_columns(left: Node) -> tuple[str, ...]:
-    if isinstance(left, Bar):
-        return tuple(dict.fromkeys([*columns_of(left.left), *columns_of(left.right)]))
-    return columns_of(left)
+    return tuple(dict.fromkeys(c for part in _left_parts(left) for c in columns_of(part)))
 
 
 #: Factors of each term by their texts; terms by the set of these: a:b is b:a, and a:a is a.

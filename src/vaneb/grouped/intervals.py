@@ -10,29 +10,20 @@ noise is added to the mixture itself, without nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, gammainc, ndtr, pdtr
+from scipy.special import ndtr
 
 from vaneb.errors import InvalidOption
 from vaneb.grouped.known import KnownClients
 from vaneb.likelihood.seam import Array
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
 
 KINDS = ("confidence", "prediction")
 NODES = 17
 #: Halvings of an interval that holds a quantile of a continuous response.
 HALVINGS = 60
 
-#: F(y | mean), for families whose noise is not added to the index.
-DISTRIBUTIONS: dict[str, Callable[[Family, Array, Array], Array]] = {
-    "poisson": lambda family, y, mean: pdtr(y, mean),
-    "negative_binomial": lambda family, y, mean: _negative_binomial(family.parameter, y, mean),
-    "binomial": lambda family, y, mean: np.where(y >= 1, 1.0, 1 - mean),
-    "gamma": lambda family, y, mean: gammainc(1 / family.dispersion, y / mean / family.dispersion),
-}
 CONTINUOUS = ("gamma",)
 
 
@@ -73,7 +64,7 @@ def check(kind: str, level: float, family: Family) -> None:
             f"interval: not for family {family.name}, whose prediction is a probability of each class. "
             "Leave interval out."
         )
-    if kind == "prediction" and family.name != "gaussian" and family.name not in DISTRIBUTIONS:
+    if kind == "prediction" and type(family).below is Family.below:
         raise InvalidOption(
             f"interval: family {family.name} does not say how responses scatter. Ask for interval "
             "'confidence', which is of the expected response."
@@ -84,7 +75,7 @@ def _quantile(family: Family, means: Array, weights: Array, p: float) -> Array:
     """Smallest y with sum_q w_q F(y | means_q) >= p, for each row: (N,) from means (Q, N)."""
 
     def below(y: Array) -> Array:
-        return weights @ DISTRIBUTIONS[family.name](family, y, means)
+        return weights @ family.below(y, means)
 
     low, high = np.zeros(means.shape[1]), np.maximum(means.max(axis=0), 1e-300)
     continuous = family.name in CONTINUOUS
@@ -106,9 +97,3 @@ def _quantile(family: Family, means: Array, weights: Array, p: float) -> Array:
         short = np.where(middle < 0, True, below(np.maximum(middle, 0.0)) < p)
         low, high = np.where(short, middle, low), np.where(short, high, np.maximum(middle, low + 1))
     return high
-
-
-def _negative_binomial(alpha: float, y: Array, mean: Array) -> Array:
-    """Counts with variance mean + alpha mean^2."""
-    size = 1 / alpha
-    return betainc(size, y + 1, size / (size + mean))

@@ -156,8 +156,10 @@ def centred_rows(rows: GroupedRows, varying: Flags | None = None) -> Centred:
     if n <= d:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
     basis, _ = centred_basis(rows.design, varying)
-    design = np.ascontiguousarray(rows.design @ basis)
-    response = rows.response - rows.offset
+    # A row of weight w has noise of variance sigma^2 / w.
+    root = np.sqrt(rows.weight)
+    design = np.ascontiguousarray(rows.design @ basis * root[:, None])
+    response = (rows.response - rows.offset) * root
     gram = outer_sums(design, rows.starts)
     cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
     pooled = np.linalg.lstsq(gram.sum(axis=0), cross.sum(axis=0), rcond=1e-12)[0]

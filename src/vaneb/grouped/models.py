@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from vaneb.grouped.mixed_model import centred_basis
 from vaneb.grouped.response import ResponseCoding
-from vaneb.local import families
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
-from vaneb.local.fit import LocalFits, common_dispersion, fit_clients
-
-#: Huber's threshold in units of the residuals' scale: 95% efficiency for Gaussian noise.
-HUBER = 1.345
-#: Median absolute deviation of a standard Gaussian.
-MAD = 0.6745
+from vaneb.local.family import family_class
+from vaneb.local.family.base import Family
+from vaneb.local.family.gaussian import Gaussian
+from vaneb.local.fit import LocalFits, fit_clients, fit_pooled, within_clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +21,8 @@ class LocalModel:
     fits: LocalFits
     pooled: LocalFits
     """Fit of all rows as one client's."""
+    notes: tuple[str, ...] = ()
+    """What was noticed while fitting."""
 
 
 def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
@@ -33,33 +30,21 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
 
     The noise of least squares is left at one; ``population.find_structure`` finds it.
     """
-    name = coding.family
-    if name == "multinomial":
-        family = families.multinomial(len(coding.classes), rows.design.shape[1])
-    elif name == "huber":
-        family = families.huber(HUBER * residual_scale(rows))
-    else:
-        family = families.SIMPLE_FAMILIES[name]()
+    family = family_class(coding.family).for_rows(rows, len(coding.classes))
     fits = fit_clients(rows, family)
-    if name == "gamma":
-        family = family.with_dispersion(max(common_dispersion(rows, family, fits), 1e-12))
-    return LocalModel(family, fits, fit_clients(rows.pooled(), family))
+    notes: tuple[str, ...] = ()
+    if not isinstance(family, Gaussian):
+        started, basis = family, centred_basis(rows.design)[0]
+        family, notes = started.estimated(rows, fits, basis)
+        if family is not started:
+            fits = fit_clients(rows, family)
+    if noticed := scatter_note(rows, family, fits):
+        notes += (noticed,)
+    return LocalModel(family, fits, fit_pooled(rows, family), notes)
 
 
-def residual_scale(rows: GroupedRows) -> float:
-    """A robust standard deviation of the residuals: within clients where rows are left, else pooled.
-
-    Residuals of a client with n_k rows and d parameters are too small by sqrt(1 - d / n_k) on average.
-    """
-    d = rows.design.shape[1]
-    large = rows.n_rows >= 2 * d
-    part = rows.take(np.flatnonzero(large)) if rows.n_rows[large].sum() >= 20 else rows.pooled()
-    least_squares = families.gaussian()
-    theta = fit_clients(part, least_squares).theta[part.client_of_row]
-    residual = part.response - least_squares.index(theta, part.design, part.offset)
-    shrunk = np.sqrt(np.maximum(1 - d / part.n_rows, 1e-6))[part.client_of_row]
-    scale = float(np.median(np.abs(residual / shrunk)) / MAD)
-    if scale > 0:
-        return scale
-    overall = float(np.std(part.response - part.offset))
-    return overall if overall > 0 else 1.0
+def scatter_note(rows: GroupedRows, family: Family, fits: LocalFits) -> str:
+    """What to say where responses scatter more within clients than the family has it, else nothing."""
+    if not (fits.exists & (fits.n > fits.theta.shape[1])).any():
+        return ""
+    return family.excess_scatter(*within_clients(rows, family, fits))

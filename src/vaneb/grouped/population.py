@@ -26,15 +26,15 @@ from vaneb.grouped.gaussian_posterior import sample_gaussians
 from vaneb.grouped.mixed_model import MOST, TIE_BREAK, centred_basis, centred_rows, identified
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
-from vaneb.grouped.response import CLASSES
-from vaneb.grouped.scores import row_losses
 from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family, gaussian
+from vaneb.local.families import gaussian
+from vaneb.local.family.base import CLASSES, Family
+from vaneb.local.marginal import chosen
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK, Options
@@ -66,7 +66,7 @@ class Structure:
     varying: Flags
     """Coordinates of phi in which clients differ, (d,)."""
     fitted: Fitted | None
-    """In coordinates phi; ``None`` for losses that are no likelihoods."""
+    """In coordinates phi; ``None`` for losses that are no likelihoods or no sums over rows."""
     family: Family
     """With the dispersion that was found."""
     notes: tuple[str, ...]
@@ -99,6 +99,8 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     basis = model_basis(columns, d)
     if not family.is_likelihood:
         return Structure(basis, np.tile(may_vary, n_index), None, family, ())
+    if not family.by_row:
+        return _of_whole_clients(rows, family, basis, may_vary, asked)
     sets = candidates(may_vary, intercept, n_index, constant_within(rows))
     if asked:
         sets = [np.flatnonzero(np.tile(may_vary, n_index))]
@@ -108,9 +110,16 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
             f"{int(may_vary.sum()) * n_index} coefficients might differ between clients, more than {MOST}: "
             "only the intercept does. Write what else should in the formula, as in (1 + x | group)",
         )
-    if family.name in CLASSES and rows.n_rows.max() == 1 and not asked:
+    one_trial = family.takes == CLASSES and rows.n_rows.max() == 1 and rows.weight.max() <= 1
+    if one_trial and not asked:
         sets = sets[:1]
         notes += ("one row of each client says nothing of differences between them: none is assumed",)
+    elif rows.n_rows.max() == 1 and not (asked or family.has_dispersion or n_index > 1):
+        # To leave a row out is to leave the client out, and that says nothing of differences.
+        flags = [np.isin(np.arange(d), one) for one in sets]
+        sets = [np.flatnonzero(chosen(rows, family, basis, flags).varying)]
+        if not len(sets[0]):
+            notes += ("clients do not differ by what their rows say: all have the same coefficients",)
     if family.name == "gaussian":
         centred = centred_rows(rows, may_vary)
         if centred.exact:
@@ -138,6 +147,23 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     return Structure(basis, varying, best, family, notes)
 
 
+def _of_whole_clients(
+    rows: GroupedRows, family: Family, basis: Array, may_vary: Flags, asked: bool
+) -> Structure:
+    """Losses that are no sums over rows: no row can be left out, so the marginal likelihood chooses."""
+    if asked:
+        return Structure(basis, may_vary, None, family, ())
+    if may_vary.sum() > MOST:
+        note = (
+            f"{int(may_vary.sum())} coefficients might differ between clients, more than {MOST}: none does. "
+            "Write what should in the formula, as in (x | group)"
+        )
+        return Structure(basis, np.zeros_like(may_vary), None, family, (note,))
+    varying = chosen(rows, family, basis, [np.zeros_like(may_vary), may_vary]).varying
+    same = "clients do not differ by what their rows say: all have the same coefficients"
+    return Structure(basis, varying, None, family, () if varying.any() else (same,))
+
+
 def _check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
     """Say before the work starts that it would not end."""
     if asked and r > MOST:
@@ -160,8 +186,8 @@ def _best(rows: GroupedRows, family: Family, basis: Array, found: list[Fitted]) 
     for one in found:
         scaled = family.with_dispersion(one.model.variance) if family.name == "gaussian" else family
         mean = left_out_responses(rows, scaled, features, one)
-        loss = row_losses(family.name, rows.response, mean).mean()
-        averages.append(float(loss) if np.isfinite(loss) else np.inf)
+        loss = family.score(rows.response, mean, rows.weight)
+        averages.append(loss if np.isfinite(loss) else np.inf)
     return int(np.flatnonzero(np.array(averages) <= (1 + SLIGHT) * min(averages))[0])
 
 
@@ -254,12 +280,15 @@ def fit_several(
     """
     _check_size(rows, rows.design.shape[1], int(may_vary.sum()), asked=True)
     basis = centred_basis(rows.design, may_vary)[0]
-    design, varying = rows.design @ basis, np.flatnonzero(may_vary)
+    # A row of weight w has noise of variance sigma^2 / w.
+    root = np.sqrt(rows.weight)
+    design, varying = rows.design @ basis * root[:, None], np.flatnonzero(may_vary)
+    others = [replace(one, columns=one.columns * root[:, None]) for one in others]
     own = Factor(rows.client_of_row, rows.n_clients, np.ascontiguousarray(design[:, varying]))
     if progress is not None:
         progress("fitting all groups", 0, 1)
     with one_blas_thread():
-        crossed = fit_crossed(design, rows.response - rows.offset, [own, *others], varying)
+        crossed = fit_crossed(design, root * (rows.response - rows.offset), [own, *others], varying)
     estimates, precision = reports_of(crossed, varying)
     back = np.linalg.inv(basis)
     clients = ConstantGaussian(estimates @ basis.T, back.T @ precision @ back)
@@ -318,8 +347,7 @@ def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
             )  # fmt: skip
             after = posterior(clients, prior.mapped(basis))
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
-            loss = row_losses(family.name, second.response, mean)
-            losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)
+            losses.append(family.client_scores(second, mean))
         gains.append(losses[0] - losses[1])
     gain = np.mean(gains, axis=0)
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
@@ -336,12 +364,4 @@ def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[Grouped
     place = np.arange(n) - np.repeat(rows.starts[:-1], rows.n_rows)
     first = np.zeros(n, dtype=bool)
     first[shuffled] = place % 2 == 0
-    return _some(rows, np.flatnonzero(first)), _some(rows, np.flatnonzero(~first))
-
-
-def _some(rows: GroupedRows, index: NDArray[np.intp]) -> GroupedRows:
-    """Some of the rows, at least one of each client."""
-    counts = np.bincount(rows.client_of_row[index], minlength=rows.n_clients)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    columns = rows.design[index], rows.response[index], rows.offset[index]
-    return GroupedRows(*columns, starts, rows.ids, rows.names)
+    return rows.some_rows(np.flatnonzero(first)), rows.some_rows(np.flatnonzero(~first))

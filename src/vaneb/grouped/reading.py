@@ -56,7 +56,7 @@ def read_columns(
     Parameters
     ----------
     groups : columns that name clients
-    others : offset and test column
+    others : offset, weights and test column
     factors : columns that are factors, whatever they hold
     na : texts that stand for a missing value
     """
@@ -77,7 +77,7 @@ def read_columns(
             _refuse_strays(data[column], column, confirmed)
     for column in covariates:
         _refuse_odd_factors(data[column], column, confirmed)
-    roles = {**dict.fromkeys(others, ""), formula.response: "the response"}
+    roles = {**dict.fromkeys(others, ""), **dict.fromkeys(formula.response_columns, "the response")}
     lines = [
         _group_line(data[c], c) if c in groups else _line(data[c], c, roles.get(c, ""), c in confirmed)
         for c in used
@@ -174,9 +174,10 @@ def _refuse_odd_factors(values: pd.Series, column: str, confirmed: Iterable[str]
 def check_new_rows(data: pd.DataFrame, design: Design) -> None:
     """Refuse stray cells in columns that were numbers in the fit."""
     columns = [c for c in (*design.formula.right_columns, design.offset) if c in data.columns]
+    groups = {*design.who, *(c for one in design.others for c in one.columns)}
     for column in columns:
         if column is not None:
-            _refuse_strays(data[column], column, {*design.levels, design.client})
+            _refuse_strays(data[column], column, {*design.levels, *groups})
 
 
 def _shown(text: str) -> str:

@@ -22,7 +22,7 @@ from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import HeldOut
 from vaneb.grouped.summary import PopulationSummary, Summary, summarise
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import SURVIVAL, Family
 from vaneb.posterior import Posterior
 from vaneb.prior import Prior
 from vaneb.reports import Reports
@@ -258,22 +258,25 @@ class GroupedResult:
         """Share of the loss of rows that the fit explains: 1 - loss / loss of their average response.
 
         At most 1, 0 for the average, below 0 for worse.  R squared for least squares; the loss of other
-        families is their log-loss or deviance.
+        families is their log-loss or deviance, that of survival the share of pairs in the wrong order.
         """
         rows = self.design.rows(frames.as_pandas(frame), response=True)
         if rows.response is None or not len(rows.response):
             raise InvalidReport("data: no row is complete, so there is nothing to score.")
         family, y = self.design.coding.family, rows.response
         mean = predicted(self, rows, "personalised")
-        average = (
-            np.tile(np.bincount(y.astype(int), minlength=mean.shape[1]) / len(y), (len(y), 1))
-            if mean.ndim == 2
-            else np.full(len(y), y.mean())
-        )
-        worst = scores.loss(family, y, average)
+        weight, clients = rows.weight, rows.clients
+        if y.ndim == 2:  # survival: any prediction that is the same for all rows
+            average = np.ones(len(y))
+        elif mean.ndim == 2:
+            shares = np.bincount(y.astype(int), weight, minlength=mean.shape[1]) / weight.sum()
+            average = np.tile(shares, (len(y), 1))
+        else:
+            average = np.full(len(y), np.average(y, weights=weight))
+        worst = scores.loss(family, y, average, weight, clients)
         if worst == 0:
             raise InvalidReport("data: all responses are the same, so there is nothing to explain.")
-        return 1 - scores.loss(family, y, mean) / worst
+        return 1 - scores.loss(family, y, mean, weight, clients) / worst
 
     def plot(self, coefficient: str | None = None, level: float | None = None) -> Any:
         """Caterpillar plot: estimates of all clients in their order, with intervals; a matplotlib figure.
@@ -404,6 +407,8 @@ class GroupedFit(GroupedResult):
         """
         if self.family.n_index > 1:
             raise InvalidOption(f"residuals: family {self.family.name} has classes, not numbers.")
+        if self.family.takes == SURVIVAL:
+            raise InvalidOption(f"residuals: family {self.family.name} predicts risks, not times.")
         return self._in_place(self.rows.response) - self.fitted
 
     def _in_place(self, values: Array) -> Array:

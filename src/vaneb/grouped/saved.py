@@ -19,13 +19,13 @@ import numpy as np
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import frames
-from vaneb.grouped.design import Design
+from vaneb.grouped.design import Design, OtherGroups
 from vaneb.grouped.encoding import Encoding
 from vaneb.grouped.known import KnownClients, finite
-from vaneb.grouped.response import CLASSES, FAMILIES, ResponseCoding
+from vaneb.grouped.response import FAMILIES, KINDS, PLAIN, SHARES, ResponseCoding
 from vaneb.grouped.result import Array, GroupedResult
-from vaneb.local import families
-from vaneb.local.families import Family
+from vaneb.local.family import family_class
+from vaneb.local.family.base import CLASSES, Family
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,10 +88,15 @@ def to_wire(fit: GroupedResult) -> dict[str, Any]:
             "text": fit.design.formula.text,
             "client": fit.design.client,
             "offset": fit.design.offset,
+            "weights": fit.design.weights,
+            "client_columns": list(fit.design.client_columns),
+            "others": [_others_to_wire(one) for one in fit.design.others],
             "response": {
                 "column": coding.column,
                 "family": coding.family,
                 "classes": [_plain_class(c) for c in coding.classes],
+                "kind": coding.kind,
+                "event": coding.event,
             },
         },
         "family": {"parameter": float(family.parameter), "dispersion": float(family.dispersion)},
@@ -190,24 +195,59 @@ def _design(wire: dict[str, Any]) -> Design:
     # As the user wrote it, for people to read: nothing is computed from it.
     text = str(wire["text"])
     encoding = replace(encoding, formula=replace(encoding.formula, text=text))
-    response, client, offset = wire["response"], wire["client"], wire["offset"]
+    response, client, offset, weights = wire["response"], wire["client"], wire["offset"], wire["weights"]
     column, family, classes = response["column"], response["family"], response["classes"]
-    texts = (
-        isinstance(client, str) and isinstance(column, str) and (offset is None or isinstance(offset, str))
+    kind, event = response["kind"], response["event"]
+    texts = all(isinstance(name, str) for name in (client, column)) and all(
+        name is None or isinstance(name, str) for name in (offset, weights)
     )
-    if not texts or family not in FAMILIES or (len(classes) > 1) != (family in CLASSES):
+    if not texts or family not in FAMILIES or kind not in KINDS or event not in (1, 2):
         raise InvalidReport(f"a saved model whose design is not one. {SAVE_AGAIN}")
-    return Design(encoding, ResponseCoding(column, family, tuple(classes)), client, offset)
+    has_classes = family_class(family).takes == CLASSES and kind == PLAIN
+    written = PLAIN if kind == SHARES else kind
+    if (len(classes) > 1) != has_classes or encoding.formula.kind != written:
+        raise InvalidReport(f"a saved model whose design is not one. {SAVE_AGAIN}")
+    coding = ResponseCoding(column, family, tuple(classes), kind, event)
+    design = Design(encoding, coding, client, offset, weights, _columns(wire["client_columns"]))
+    others = tuple(_others_from_wire(one, len(design.names)) for one in wire["others"])
+    return replace(design, others=others)
+
+
+def _columns(wire: Any) -> tuple[str, ...]:
+    if not isinstance(wire, list) or not all(isinstance(name, str) for name in wire):
+        raise InvalidReport(f"a saved model whose design is not one. {SAVE_AGAIN}")
+    return tuple(wire)
+
+
+def _others_to_wire(one: OtherGroups) -> dict[str, Any]:
+    return {
+        "columns": list(one.columns),
+        "levels": sorted(one.levels, key=lambda name: one.levels[name]),
+        "design_columns": list(one.design_columns),
+        "effects": one.effects.tolist(),
+        "covariance": one.covariance.tolist(),
+    }
+
+
+def _others_from_wire(wire: dict[str, Any], n_columns: int) -> OtherGroups:
+    levels, columns = _columns(wire["levels"]), wire["design_columns"]
+    if any(type(j) is not int or not 0 <= j < n_columns for j in columns):
+        raise InvalidReport(f"a saved model whose design is not one. {SAVE_AGAIN}")
+    r = len(columns)
+    return OtherGroups(
+        _columns(wire["columns"]),
+        {name: i for i, name in enumerate(levels)},
+        tuple(columns),
+        finite(wire["effects"], (len(levels), r), "effects of groups"),
+        finite(wire["covariance"], (r, r), "covariance of groups"),
+    )
 
 
 def _family(design: Design, wire: dict[str, Any]) -> Family:
-    name, columns = design.coding.family, len(design.names)
-    if name == "multinomial":
-        return families.multinomial(len(design.coding.classes), columns)
-    if name == "huber":
-        return families.huber(float(wire["parameter"]))
-    family = families.SIMPLE_FAMILIES[name]()
-    return family.with_dispersion(float(wire["dispersion"])) if name in ("gaussian", "gamma") else family
+    coding = design.coding
+    return family_class(coding.family).restored(
+        float(wire["parameter"]), float(wire["dispersion"]), len(coding.classes), len(design.names)
+    )
 
 
 def _plain_class(value: Any) -> Any:

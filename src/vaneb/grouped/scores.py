@@ -1,4 +1,4 @@
-"""Held-out losses: how well three sets of coefficients predict rows that no fit has seen."""
+"""Held-out scores: how well three sets of coefficients predict rows that no fit has seen."""
 
 from __future__ import annotations
 
@@ -7,21 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
+
+from vaneb.local.family import family_class
 
 Array = NDArray[np.float64]
-
-#: The loss of each family, by the name it is reported under.
-LOSSES = {
-    "gaussian": "mse",
-    "huber": "mse",
-    "binomial": "log-loss",
-    "multinomial": "log-loss",
-    "poisson": "deviance",
-    "gamma": "deviance",
-}
-#: Probabilities are kept this far from 0 and 1, so that one sure mistake has a finite loss.
-CLIP = 1e-15
 
 
 @dataclass(frozen=True)
@@ -29,7 +18,7 @@ class HeldOut:
     """Average losses over test rows."""
 
     loss: str
-    """"mse", "log-loss" or "deviance"."""
+    """"mse", "log-loss", "deviance" or "1 - concordance"."""
     values: Mapping[str, float]
     """"local", "pooled" and "personalised"."""
     rows: int
@@ -41,13 +30,21 @@ class HeldOut:
         return min(self.values, key=lambda name: self.values[name])
 
 
-def loss(family: str, response: Array, mean: Array) -> float:
+def loss(
+    family: str,
+    response: Array,
+    mean: Array,
+    weight: Array | None = None,
+    group: NDArray[np.object_] | None = None,
+) -> float:
     """Average loss of predictions.
 
     Parameters
     ----------
-    response : (N,), as the family codes it
+    response : (N,), or (N, 3) for survival, as the family codes it
     mean : (N,), or (N, classes) for the multinomial family
+    weight : (N,), of the rows
+    group : (N,), the client of each row; concordance compares rows of one client only
 
     Examples
     --------
@@ -56,22 +53,4 @@ def loss(family: str, response: Array, mean: Array) -> float:
     >>> round(loss("binomial", np.array([1.0]), np.array([0.5])), 4)
     0.6931
     """
-    return float(row_losses(family, response, mean).mean())
-
-
-def row_losses(family: str, response: Array, mean: Array) -> Array:
-    """Loss of each row, (N,)."""
-    y = response
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        if family in ("gaussian", "huber"):
-            rows = (y - mean) ** 2
-        elif family == "binomial":
-            p = np.clip(mean, CLIP, 1 - CLIP)
-            rows = -(y * np.log(p) + (1 - y) * np.log1p(-p))
-        elif family == "multinomial":
-            rows = -np.log(np.clip(mean[np.arange(len(y)), y.astype(int)], CLIP, 1.0))
-        elif family == "poisson":
-            rows = 2 * (xlogy(y, y / mean) - (y - mean))
-        else:
-            rows = 2 * (y / mean - 1 - np.log(y / mean))
-    return rows
+    return family_class(family).score(response, mean, weight, group)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
-from vaneb.grouped.encoding import Encoding
+from vaneb.grouped.design import Design
 from vaneb.grouped.formula import ParsedFormula, RandomTerm, Term, group_name
 from vaneb.grouped.syntax import shown
 from vaneb.local.data import GroupedRows
@@ -92,7 +92,7 @@ def constant_within(rows: GroupedRows) -> Flags:
 
 
 def varying_columns(
-    encoding: Encoding, groups: Groups, rows: GroupedRows, family: str
+    design: Design, groups: Groups, rows: GroupedRows, family: str
 ) -> tuple[Flags, tuple[str, ...]]:
     """Columns whose coefficients may differ between clients, (p,), and what to say of the others.
 
@@ -104,18 +104,23 @@ def varying_columns(
     asked = (
         np.ones(rows.design.shape[1], dtype=bool)
         if groups.effects is None
-        else encoding.spanned_by(groups.effects)
+        else design.spanned_by(groups.effects)
     )
+    if groups.effects is not None and not asked.any():
+        raise InvalidOption(
+            f"formula: family {family} has no intercept that could differ. Name a covariate before the bar, "
+            f"as in (x | {groups.name})."
+        )
     if groups.effects is None and family != "gaussian":
         return asked, ()
-    intercept = np.array([name == "Intercept" for name in encoding.names])
+    intercept = np.array([name == "Intercept" for name in design.names])
     of_client = constant_within(rows) & ~intercept & asked
     # Without an intercept, columns of a factor that say which clients are alike take its place.
     if not intercept.any() and not (asked & ~of_client).any():
         of_client[:] = False
     if not of_client.any():
         return asked, ()
-    named = [n for n, flag in zip(encoding.names, of_client, strict=True) if flag]
+    named = [n for n, flag in zip(design.names, of_client, strict=True) if flag]
     listed = ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
     does = "does not vary within clients: its coefficient is" if len(named) == 1 else (
         "do not vary within clients: their coefficients are"

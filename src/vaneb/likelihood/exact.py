@@ -1,10 +1,11 @@
-"""The exact likelihood of clients' own rows: l_k(a) = sum_i log p(y_i | z_i, a).
+"""The exact likelihood of clients' own rows: l_k(a) = sum_i w_i log p(y_i | z_i, a).
 
 No Gaussian approximation of an estimate stands between the rows and the solver, so a client whose
 estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
 
 ``exact_likelihood`` picks the implementation.  For least squares the likelihood *is* that of a Gaussian
-report in information form, whatever the number of rows; all other families keep their rows.
+report in information form, whatever the number of rows; all other families keep their rows, those whose loss
+is no sum over rows in ``exact_objective``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
+from vaneb.likelihood.exact_objective import ObjectiveLikelihood, ValuedObjective
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
 from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.starts import box_of, plausible_points
-from vaneb.local import losses
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
+from vaneb.local.family.gaussian import Gaussian
 from vaneb.local.fit import LocalFits, fit_clients
 from vaneb.local.objective import RowsObjective
 
@@ -51,8 +53,12 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
             "use Gaussian reports with sandwich covariances instead"
         )
     fits = fit_clients(rows, family) if fits is None else fits
-    if family.code == losses.GAUSSIAN:
+    if isinstance(family, Gaussian):
         return _information_form(rows, family, fits)
+    if not family.by_row:
+        objective = family.objective(rows)
+        assert isinstance(objective, ValuedObjective)
+        return ObjectiveLikelihood(objective, fits)
     return ExactLikelihood(rows, family, fits)
 
 
@@ -61,9 +67,8 @@ def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> Con
     estimates = fits.information_form()
     half_squares, _, hessian = RowsObjective(rows, family).terms(estimates, np.arange(rows.n_clients))
     precision = hessian / family.dispersion
-    log_density = (
-        -0.5 * rows.n_rows * np.log(2 * np.pi * family.dispersion) - half_squares / family.dispersion
-    )
+    constant = family.log_constant(rows.response, rows.weight)
+    log_density = np.add.reduceat(constant, rows.starts[:-1]) - half_squares / family.dispersion
     log_determinant, rank = log_pseudo_determinant(precision)
     # The density of the estimate already carries this much.
     return ConstantGaussian(estimates, precision, log_density - 0.5 * (log_determinant - rank * LOG_2PI))
@@ -98,7 +103,9 @@ class ExactLikelihood(Clients):
         """What is left of each client's log-likelihood without its losses, shape (K,)."""
         if not self.n_clients:
             return np.zeros(0)
-        return np.add.reduceat(self.family.log_constant(self.rows.response), self.rows.starts[:-1])
+        return np.add.reduceat(
+            self.family.log_constant(self.rows.response, self.rows.weight), self.rows.starts[:-1]
+        )
 
     @property
     def _block(self) -> int:
@@ -108,12 +115,14 @@ class ExactLikelihood(Clients):
         """The rows of a block, as the kernels take them."""
         rows, family = self.rows, self.family
         return exact_kernels.Rows(
-            family.code,
+            family.losses.values,
+            family.losses.derivatives,
             family.parameter,
             family.dispersion,
             rows.design,
             rows.response,
             rows.offset,
+            rows.weight,
             rows.starts[part.start : part.stop + 1],
             family.n_index,
             self._features,

@@ -2,7 +2,7 @@
 
 For client k and atom a,
 
-    l_k(a) = constant_k - 1/phi sum_i loss(eta_i, y_i),    eta_ic = x_ic' a + offset_i,
+    l_k(a) = constant_k - 1/phi sum_i w_i loss(eta_i, y_i),    eta_ic = x_ic' a + offset_i,
 
 with an index of C entries.  Where all entries share theta, x_ic are the features (B_c - B_0) z_i and are
 stored.  Otherwise entry c has its own p parameters and x_ic is z_i in block c and zero elsewhere, which
@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from vaneb.local.losses import derivatives, values
-
 TILE = 128
 #: (row, atom) pairs evaluated at once: enough to hide the cost of a call, few enough to stay in the cache.
 STRIP = 512
@@ -34,8 +32,9 @@ STRIP = 512
 class Rows(NamedTuple):
     """Rows of K clients and their family."""
 
-    code: Any
-    """Which of ``vaneb.local.losses``."""
+    values: Any
+    derivatives: Any
+    """Compiled losses (``vaneb.local.family.losses``)."""
     parameter: Any
     dispersion: Any
     design: Any
@@ -44,6 +43,8 @@ class Rows(NamedTuple):
     """Shape (N,)."""
     offset: Any
     """Shape (N,)."""
+    weight: Any
+    """w, shape (N,)."""
     starts: Any
     """Client k owns rows starts[k]:starts[k + 1]; shape (K + 1,)."""
     n_index: Any
@@ -120,10 +121,11 @@ def sum_losses(data, k, atoms_t, size, tile, value):
     for row in range(data.starts[k], end, strip):
         count = min(strip, end - row)
         _set_strip(data, row, count, atoms_t, size, tile)
-        values(data.code, data.parameter, count * size, tile.response, tile.eta, tile.loss, tile.work)
+        data.values(data.parameter, count * size, tile.response, tile.eta, tile.loss, tile.work)
         for r in range(count):
+            w = data.weight[row + r]
             for i in range(size):
-                value[i] += tile.loss[r * size + i]
+                value[i] += w * tile.loss[r * size + i]
 
 
 @njit(cache=True, nogil=True)
@@ -139,11 +141,12 @@ def sum_terms(data, k, atoms_t, size, tile, value, gradient, hessian):
         count = min(strip, end - row)
         _set_strip(data, row, count, atoms_t, size, tile)
         total = count * size
-        given = data.code, data.parameter, total, tile.response, tile.eta
-        derivatives(*given, tile.loss, tile.first, tile.second, tile.work)
+        given = data.parameter, total, tile.response, tile.eta
+        data.derivatives(*given, tile.loss, tile.first, tile.second, tile.work)
         for r in range(count):
+            w = data.weight[row + r]
             for i in range(size):
-                value[i] += tile.loss[r * size + i]
+                value[i] += w * tile.loss[r * size + i]
         _add_first(data, row, count, size, tile.first, gradient)
         if data.features.shape[0] > 0:
             _add_second_shared(data, row, count, size, tile.second, hessian)
@@ -170,6 +173,7 @@ def _add_first(data, row, count, size, first, sums):
             own = sums[start + q]
             for r in range(count):
                 x = data.features[row + r, c, q] if shared else data.design[row + r, q]
+                x *= data.weight[row + r]
                 base = r * size
                 for i in range(size):
                     own[i] += x * slope[base + i]
@@ -190,7 +194,7 @@ def _add_second(data, row, count, size, second, sums):
                 for e in range(q + 1 if c == b else p):
                     own = sums[u * (u + 1) // 2 + c * p + e]
                     for r in range(count):
-                        zz = z[row + r, q] * z[row + r, e]
+                        zz = data.weight[row + r] * z[row + r, q] * z[row + r, e]
                         base = r * size
                         for i in range(size):
                             own[i] += zz * weight[base + i]
@@ -206,17 +210,17 @@ def _add_second_shared(data, row, count, size, second, sums):
             own = sums[entry]
             entry += 1
             for r in range(count):
-                x = data.features[row + r]
+                x, w = data.features[row + r], data.weight[row + r]
                 base = r * size
                 at = 0
                 for b in range(data.n_index):
                     for c in range(b):
-                        xx = x[b, q] * x[c, e] + x[c, q] * x[b, e]
+                        xx = w * (x[b, q] * x[c, e] + x[c, q] * x[b, e])
                         weight = second[at]
                         at += 1
                         for i in range(size):
                             own[i] += xx * weight[base + i]
-                    xx = x[b, q] * x[b, e]
+                    xx = w * x[b, q] * x[b, e]
                     weight = second[at]
                     at += 1
                     for i in range(size):

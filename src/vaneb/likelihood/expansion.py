@@ -128,10 +128,12 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
     """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
-    fixed = np.diagonal(covariance) <= 0
+    known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
+    unit = np.sqrt(NEAR / np.maximum(known, 1e-12))
+    values, vectors = np.linalg.eigh(covariance / np.outer(unit, unit))
+    fixed = values <= 1e-10 * max(values[-1], 1.0)
     if fixed.any():  # what all clients share is seen from near the common value
-        known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
-        covariance = covariance + np.diag(np.where(fixed, NEAR / np.maximum(known, 1e-12), 0.0))
+        covariance = covariance + np.outer(unit, unit) * (vectors[:, fixed] @ vectors[:, fixed].T)
     view = likelihood.expanded(modes_under(likelihood, mean, covariance))
     for _ in range(MATCHES):
         try:

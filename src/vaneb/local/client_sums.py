@@ -1,6 +1,6 @@
 """Sums over a client's rows, each client at a parameter of its own: loss, gradient, Hessian.
 
-    L_k(theta_k) = sum_i loss(eta_i, y_i),   eta_i = z_i' beta_k + offset_i,   beta_k = B theta_k
+    L_k(theta_k) = sum_i w_i loss(eta_i, y_i),   eta_i = z_i' beta_k + offset_i,   beta_k = B theta_k
 
 with B the family's index map (the identity where the index has one entry).  Rows are taken in tiles, so
 that their losses are evaluated by vector instructions and a client of any size needs the same memory.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from vaneb.local.losses import derivatives
 from vaneb.local.small_matrices import copy_vector
 
 TILE = 64
@@ -84,8 +83,11 @@ def _add_tile(z, row, size, n_index, first, second, gradient, hessian):
 
 
 @njit(cache=True, nogil=True)
-def sums(code, a, z, y, offset, starts, n_index, index_map, clients, theta):
-    """L_k (K,), its gradient (K, d) and Hessian (K, d, d) at ``theta`` (K, d)."""
+def sums(derivatives, a, z, y, offset, weight, starts, n_index, index_map, clients, theta):
+    """L_k (K,), its gradient (K, d) and Hessian (K, d, d) at ``theta`` (K, d).
+
+    ``derivatives`` is a family's (``vaneb.local.family.losses``), ``a`` its parameter.
+    """
     n_clients, d = theta.shape
     p = z.shape[1]
     value = np.zeros(n_clients)
@@ -114,9 +116,15 @@ def sums(code, a, z, y, offset, starts, n_index, index_map, clients, theta):
                     for q in range(p):
                         t += z[row + i, q] * beta[c * p + q]
                     eta[c, i] = t
-            derivatives(code, a, size, response, eta, loss, first, second, work)
+            derivatives(a, size, response, eta, loss, first, second, work)
             for i in range(size):
-                value[k] += loss[i]
+                value[k] += weight[row + i] * loss[i]
+            for c in range(n_index):
+                for i in range(size):
+                    first[c, i] *= weight[row + i]
+            for c in range(second.shape[0]):
+                for i in range(size):
+                    second[c, i] *= weight[row + i]
             _add_tile(z, row, size, n_index, first, second, own_gradient, own_hessian)
         to_parameters(index_map, own_gradient, own_hessian, gradient[k], hessian[k])
     return value, gradient, hessian

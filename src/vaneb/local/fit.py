@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
-from vaneb.local import losses, solver
+from vaneb.local import solver
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
-from vaneb.local.objective import Array, Objective, RowsObjective
+from vaneb.local.family.base import Family
+from vaneb.local.objective import Array, Objective
 from vaneb.local.solver import CONVERGED, SEPARATED, Minima, Penalised, minimise
 
 CONSTANT_RESPONSE = "constant-response"
@@ -103,12 +103,14 @@ def fit_clients(
     """
     family.check(rows)
     fits = fit_objective(
-        RowsObjective(rows, family),
-        RowsObjective(rows.pooled(), family),
+        family.objective(rows),
+        family.pooled_objective(rows),
         rows.n_rows,
         ridge_rows=ridge_rows,
         max_iterations=max_iterations,
     )
+    if rows.response.ndim > 1:
+        return fits
     first = rows.starts[:-1]
     constant = np.minimum.reduceat(rows.response, first) == np.maximum.reduceat(rows.response, first)
     named = np.where(constant & (fits.outcome == SEPARATED), CONSTANT_RESPONSE, fits.outcome)
@@ -182,26 +184,43 @@ class _Part:
         return self.objective.recedes(direction, self.clients[clients])
 
 
-def common_dispersion(rows: GroupedRows, family: Family, fits: LocalFits) -> float:
-    """Dispersion shared by all clients, from residuals within clients: sum of squares over n_k - d.
+def fit_pooled(rows: GroupedRows, family: Family) -> LocalFits:
+    """One fit of all clients' rows, as if they were one client's."""
+    pooled = family.pooled_objective(rows)
+    return fit_objective(pooled, pooled, np.array([len(rows.response)]))
 
-    Residuals y - mean for the Gaussian family, (y - mean) / mean for the gamma family (Pearson's);
-    1 for families that have no dispersion.  Clients with no more rows than parameters say nothing of it;
-    where all clients are such, the residuals of one pooled fit are used.
+
+def common_dispersion(rows: GroupedRows, family: Family, fits: LocalFits) -> float:
+    """Dispersion shared by all clients: Pearson's statistic within clients over its degrees of freedom.
+
+    1 for families that have no dispersion.
     """
-    if family.code not in (losses.GAUSSIAN, losses.GAMMA):
+    if not family.has_dispersion:
         return 1.0
+    part, index, freedom = within_clients(rows, family, fits)
+    mean = family.mean(index)
+    return float(np.sum(part.weight * (part.response - mean) ** 2 / family.variance(mean)) / freedom)
+
+
+def within_clients(rows: GroupedRows, family: Family, fits: LocalFits) -> tuple[GroupedRows, Array, int]:
+    """Rows that say something of the scatter around local fits, their index, and degrees of freedom n_k - d.
+
+    Clients with no more rows than parameters say nothing of it; where all clients are such, the residuals
+    of one pooled fit are used.
+    """
     d = fits.theta.shape[1]
-    freedom = np.where(fits.exists, fits.n - d, 0)
-    if freedom.sum() <= 0:
-        everyone = rows.pooled()
-        pooled = fit_clients(everyone, family)
+    free = np.where(fits.exists, fits.n - d, 0)
+    if free.sum() <= 0:
         if len(rows.response) <= d:
             raise InvalidOption(
                 f"dispersion: {len(rows.response)} rows cannot tell the noise from {d} parameters; give it"
             )
-        return common_dispersion(everyone, family, pooled)
-    mean = family.mean(family.index(fits.theta[rows.client_of_row], rows.design, rows.offset))
-    residual = rows.response - mean if family.code == losses.GAUSSIAN else rows.response / mean - 1
-    squares = np.add.reduceat(residual**2, rows.starts[:-1])
-    return float(squares[freedom > 0].sum() / freedom[freedom > 0].sum())
+        if rows.n_clients == 1:
+            # There is no estimate: the penalised one is the best there is.
+            return rows, family.index(fits.theta[0], rows.design, rows.offset), len(rows.response) - d
+        everyone = rows.pooled()
+        return within_clients(everyone, family, fit_clients(everyone, family))
+    clients = np.flatnonzero(free > 0)
+    part = rows.take(clients)
+    theta = fits.theta[clients][part.client_of_row]
+    return part, family.index(theta, part.design, part.offset), int(free.sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
-from vaneb.local import losses
 from vaneb.local.client_sums import sums
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
+from vaneb.local.family.gaussian import Gaussian
+from vaneb.local.family.losses import Losses
 from vaneb.local.small_matrices import solve_each
 
 Array = NDArray[np.float64]
@@ -68,15 +69,15 @@ class RowsObjective:
         return self.family.dimension(self.rows.design.shape[1])
 
     def terms(self, theta: Array, clients: Clients) -> Terms:
-        return self._terms(self.family.code, theta, clients)
+        return self._terms(self.family.losses, theta, clients)
 
-    def _terms(self, code: int, theta: Array, clients: Clients) -> Terms:
+    def _terms(self, losses: Losses, theta: Array, clients: Clients) -> Terms:
         rows, family = self.rows, self.family
-        shared = family.n_index, family.index_map
+        derivatives, shared = losses.derivatives, (family.n_index, family.index_map)
 
         def block(part: slice) -> Terms:
-            columns = rows.design, rows.response, rows.offset, rows.starts
-            return sums(code, family.parameter, *columns, *shared, clients[part], theta[part])
+            columns = rows.design, rows.response, rows.offset, rows.weight, rows.starts
+            return sums(derivatives, family.parameter, *columns, *shared, clients[part], theta[part])
 
         value, gradient, hessian = zip(*map_blocks(block, len(clients), BLOCK), strict=True)
         return np.concatenate(value), np.concatenate(gradient), np.concatenate(hessian)
@@ -84,30 +85,21 @@ class RowsObjective:
     @cached_property
     def metric(self) -> Array:
         """Mean of z z'; for softmax the Hessian at theta = 0, where all classes are equally likely."""
-        code = losses.SOFTMAX if self.family.code == losses.SOFTMAX else losses.GAUSSIAN
+        losses = Gaussian.losses if self.family.n_index == 1 else self.family.losses
         everyone = np.arange(self.n_clients)
-        hessian = self._terms(code, np.zeros((self.n_clients, self.dimension)), everyone)[2]
-        return hessian / np.maximum(self.rows.n_rows, 1)[:, None, None]
+        hessian = self._terms(losses, np.zeros((self.n_clients, self.dimension)), everyone)[2]
+        total = np.add.reduceat(self.rows.weight, self.rows.starts[:-1]) if self.n_clients else np.zeros(0)
+        return hessian / np.where(total > 0, total, 1.0)[:, None, None]
 
     def start(self) -> Array:
-        """Weighted least squares on the link scale of responses pulled towards the client's mean.
-
-        Better than zero where means are far from 1 (counts, incomes); zero for the other families, whose
-        first Newton step from there is already sound.
-        """
+        """Least squares of the family's working response, where that is better than zero."""
         zero = np.zeros((self.n_clients, self.dimension))
-        code, rows = self.family.code, self.rows
-        if code not in (losses.POISSON, losses.GAMMA, losses.NEGATIVE_BINOMIAL, losses.HUBER):
+        target = self.family.working_response(self.rows)
+        if target is None:
             return zero
-        target = rows.response
-        if code != losses.HUBER:
-            first = rows.starts[:-1]
-            mean = np.add.reduceat(rows.response, first) / rows.n_rows
-            target = np.log((rows.response + mean[rows.client_of_row]) / 2 + 1e-3)
-        working = GroupedRows(rows.design, target, rows.offset, rows.starts, rows.ids, rows.names)
-        least_squares = RowsObjective(working, self.family)
+        least_squares = RowsObjective(replace(self.rows, response=target), self.family)
         everyone = np.arange(self.n_clients)
-        _, gradient, hessian = least_squares._terms(losses.GAUSSIAN, zero, everyone)
+        _, gradient, hessian = least_squares._terms(Gaussian.losses, zero, everyone)
         step, definite = solve_each(hessian, gradient)
         candidate = np.where(definite[:, None], -step, 0.0)
         better = self.terms(candidate, everyone)[0] < self.terms(zero, everyone)[0]
@@ -116,14 +108,13 @@ class RowsObjective:
     def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
         rows = self.rows.take(clients)
         index = self.family.index(direction[rows.client_of_row], rows.design).reshape(len(rows.response), -1)
-        if self.family.code == losses.SOFTMAX:
-            index = np.column_stack([np.zeros(len(index)), index])
-        against = _climbs(self.family.code, index, rows.response)
+        against = self.family.climbs(index, rows.response)
         first = rows.starts[:-1]
         worst = np.maximum.reduceat(against, first)
-        scale = np.maximum.reduceat(
-            np.ptp(index, axis=1) if index.shape[1] > 1 else np.abs(index[:, 0]), first
-        )
+        # Of classes, by how much the scores come apart; the first one's does not change.
+        zero = np.zeros(len(index)) if index.shape[1] > 1 else index[:, 0]
+        apart = np.maximum(index.max(axis=1), zero) - np.minimum(index.min(axis=1), zero)
+        scale = np.maximum.reduceat(apart if index.shape[1] > 1 else np.abs(index[:, 0]), first)
         return (scale > 0) & (worst <= RECESSION_TOLERANCE * scale)
 
 
@@ -131,18 +122,38 @@ class RowsObjective:
 RECESSION_TOLERANCE = 1e-6
 
 
-def _climbs(code: int, index: Array, response: Array) -> Array:
-    """By how much a row's loss ends up rising along a direction that changes its index by ``index``: (N,).
+@dataclass(frozen=True)
+class Together:
+    """All clients of an objective with one parameter: sum_k L_k(theta), as the loss of one client."""
 
-    Zero means that the loss never rises: a correct label gets surer, a zero count gets smaller, and the
-    index of any other count stays as it is.
-    """
-    along = index[:, 0]
-    if code == losses.BINOMIAL:
-        return np.maximum(np.where(response > 0, -along, along), 0)
-    if code in (losses.POISSON, losses.NEGATIVE_BINOMIAL):
-        return np.where(response > 0, np.abs(along), np.maximum(along, 0))
-    if code == losses.SOFTMAX:
-        own = np.take_along_axis(index, response.astype(np.intp)[:, None], axis=1)[:, 0]
-        return index.max(axis=1) - own
-    return np.abs(along)
+    objective: Objective
+
+    n_clients = 1
+
+    @property
+    def dimension(self) -> int:
+        return self.objective.dimension
+
+    def terms(self, theta: Array, clients: Clients) -> Terms:
+        """Only ever asked for the one client there is."""
+        everyone = np.arange(self.objective.n_clients)
+        value, gradient, hessian = self.objective.terms(np.tile(theta[:1], (len(everyone), 1)), everyone)
+        return value.sum(keepdims=True), gradient.sum(0, keepdims=True), hessian.sum(0, keepdims=True)
+
+    def start(self) -> Array:
+        return np.zeros((1, self.dimension))
+
+    @cached_property
+    def metric(self) -> Array:
+        return self.objective.metric.mean(axis=0, keepdims=True)
+
+    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
+        """Does no client's loss ever rise along the direction, and some client's fall?
+
+        A client that the direction does not change is none that falls.
+        """
+        n = self.objective.n_clients
+        everyone = np.arange(n)
+        falls = self.objective.recedes(np.tile(direction[:1], (n, 1)), everyone)
+        still = np.einsum("i,kij,j->k", direction[0], self.objective.metric, direction[0])
+        return np.array([bool(falls.any() and (falls | (still <= RECESSION_TOLERANCE**2)).all())])

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from vaneb import covariance as functions
 from vaneb.covariance.base import CovarianceFunction
 from vaneb.errors import InvalidOption
-from vaneb.local import losses
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
 from vaneb.local.fit import LocalFits, common_dispersion, fit_clients
 from vaneb.local.m_estimator import MEstimator
 from vaneb.local.objective import Array
@@ -37,7 +36,6 @@ from vaneb.reports import OK, Reports
 KINDS = ("model", "sandwich")
 FORMS = ("constant", "empirical", "moments")
 UNIDENTIFIED = ("information", "penalised")
-GLM_NAMES = {losses.POISSON: "poisson", losses.BINOMIAL: "logistic", losses.GAUSSIAN: "gaussian"}
 
 
 def report(
@@ -111,6 +109,8 @@ def covariance_function(
         return functions.ConstantFull(sandwich_precision(rows, model, fits))
     if form != "constant" and rows.offset.any():
         raise InvalidOption(f"form={form!r} does not take an offset into account; use form='constant'")
+    if form != "constant" and (rows.weight != 1).any():
+        raise InvalidOption(f"form={form!r} does not take weights into account; use form='constant'")
     phi = common_dispersion(rows, model, fits) if dispersion is None else dispersion
     if not phi > 0:
         raise InvalidOption(
@@ -120,52 +120,22 @@ def covariance_function(
     family = model.with_dispersion(phi)
     if kind == "sandwich":
         return _sandwich(rows, family, fits, form)
-    if form == "empirical":
-        return _empirical(rows, family)
-    if form == "moments":
-        return _moments(rows, family)
+    if form != "constant":
+        return family.information(rows, form)
     return functions.ConstantFull(fits.hessian / (family.dispersion * fits.n[:, None, None]))
 
 
 def _sandwich(rows: GroupedRows, family: Family, fits: LocalFits, form: str) -> CovarianceFunction:
     if form == "constant":
         return functions.ConstantFull(sandwich_precision(rows, family, fits))
-    if form == "moments" or family.code not in GLM_NAMES:
+    if form == "moments" or not family.GLM:
         raise InvalidOption(
             f"family {family.name!r}: kind='sandwich' has no form {form!r}; use form='constant'"
         )
-    bread = _empirical(rows, family)
+    bread = family.information(rows, form)
     assert isinstance(bread, functions.FullCovariance)
-    name, variance = GLM_NAMES[family.code], family.dispersion
-    meat = functions.EmpiricalScores(rows.design, rows.starts, rows.response, name, variance)
+    meat = functions.EmpiricalScores(rows.design, rows.starts, rows.response, family.GLM, family.dispersion)
     return functions.SandwichCovariance(bread, meat)
-
-
-def _empirical(rows: GroupedRows, family: Family) -> CovarianceFunction:
-    if family.code in (losses.GAUSSIAN, losses.GAMMA):
-        return functions.constant_information(rows.design, rows.starts, 1 / family.dispersion)
-    if family.code == losses.SOFTMAX:
-        design, projections = _square(rows.design, family)
-        return functions.EmpiricalSoftmax(design, rows.starts, projections)
-    if family.code == losses.NEGATIVE_BINOMIAL:
-        return functions.EmpiricalGLM(rows.design, rows.starts, "negative-binomial", 1 / family.parameter)
-    return functions.EmpiricalGLM(rows.design, rows.starts, GLM_NAMES[family.code])
-
-
-def _moments(rows: GroupedRows, family: Family) -> CovarianceFunction:
-    if family.code in (losses.GAUSSIAN, losses.GAMMA):
-        return _empirical(rows, family)
-    if family.code == losses.NEGATIVE_BINOMIAL:
-        raise InvalidOption("family 'negative_binomial' has no form 'moments'; use 'constant' or 'empirical'")
-    design, projections = (rows.design, None)
-    if family.code == losses.SOFTMAX:
-        design, projections = _square(rows.design, family)
-    mean, covariance = covariate_moments(design, rows.starts)
-    if family.code == losses.POISSON:
-        return functions.MomentPoisson(mean, covariance)
-    if projections is None:
-        return functions.MomentSoftmax.logistic(mean, covariance)
-    return functions.MomentSoftmax(mean, covariance, projections)
 
 
 def covariate_moments(design: Array, starts: NDArray[np.intp]) -> tuple[Array, Array]:
@@ -174,19 +144,3 @@ def covariate_moments(design: Array, starts: NDArray[np.intp]) -> tuple[Array, A
     mean = np.add.reduceat(design, starts[:-1], axis=0) / n[:, None]
     centred = design - np.repeat(mean, n, axis=0)
     return mean, outer_sums(centred, starts) / n[:, None, None]
-
-
-def _square(design: Array, family: Family) -> tuple[Array, Array]:
-    """Design and projections with as many columns as parameters, zeros added where there are fewer."""
-    projections = family.projections
-    assert projections is not None
-    _, d, p = projections.shape
-    if p > d:
-        raise InvalidOption(
-            f"{family.name}: {p} columns and only {d} parameters; combine columns or use form='constant'"
-        )
-    wide = np.zeros((len(design), d))
-    wide[:, :p] = design
-    square = np.zeros((len(projections), d, d))
-    square[:, :, :p] = projections
-    return wide, square

@@ -20,10 +20,9 @@ from __future__ import annotations
 import numpy as np
 
 from vaneb.errors import InvalidOption
-from vaneb.local import losses
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import Family
+from vaneb.local.family.base import Family
 from vaneb.local.fit import NULL_TOLERANCE, LocalFits
 from vaneb.local.m_estimator import MEstimator
 from vaneb.local.objective import Array
@@ -35,16 +34,19 @@ def row_scores(rows: GroupedRows, model: Family | MEstimator, theta: Array) -> A
         return model.scores(rows, theta)
     index = model.index(theta[rows.client_of_row], rows.design, rows.offset)
     _, first, _ = model.derivatives(index, rows.response)
+    first = first * rows.weight[:, None]
     in_coefficients = (first[:, :, None] * rows.design[:, None, :]).reshape(len(first), -1)
     return in_coefficients if not model.index_map.size else in_coefficients @ model.index_map
 
 
 def mean_hessian(rows: GroupedRows, model: Family | MEstimator, fits: LocalFits) -> Array:
     """A_k, shape (K, d, d).  Huber's own second derivative, not the weight that the solver uses."""
-    if isinstance(model, Family) and model.code == losses.HUBER:
+    if isinstance(model, Family):
         index = model.index(fits.theta[rows.client_of_row], rows.design, rows.offset)
-        inside = np.abs(index - rows.response) <= model.parameter
-        return outer_sums(rows.design * inside[:, None], rows.starts) / fits.n[:, None, None]
+        own = model.hessian_weight(index, rows.response)
+        if own is not None:
+            scaled = rows.design * np.sqrt(own * rows.weight)[:, None]
+            return outer_sums(scaled, rows.starts) / fits.n[:, None, None]
     return fits.hessian / fits.n[:, None, None]
 
 

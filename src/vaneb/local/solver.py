@@ -100,7 +100,7 @@ class Penalised:
 
 def full_rank(metric: Array) -> NDArray[np.bool_]:
     """Whether matrices (K, d, d) are definite once scaled to unit diagonal: (K,)."""
-    scale = np.sqrt(np.einsum("kii->ki", metric))
+    scale = np.sqrt(np.maximum(np.einsum("kii->ki", metric), 0))
     safe = np.where(scale > 0, scale, 1.0)
     smallest = np.linalg.eigvalsh(metric / (safe[:, :, None] * safe[:, None, :]))[:, 0]
     return (scale > 0).all(axis=1) & (smallest > RANK_TOLERANCE)

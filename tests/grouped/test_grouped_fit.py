@@ -13,7 +13,8 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
-from vaneb.grouped.population import halves_of_rows, predicts_better
+from vaneb.grouped.analysis import GroupedFit
+from vaneb.grouped.population import Halves, halves_of_clients, halves_of_rows, predicts_better
 from vaneb.grouped.scores import loss
 from vaneb.local.data import GroupedRows
 
@@ -263,7 +264,7 @@ def test_losses(family: str, y: list, mean: list, expected: float) -> None:
 
 def test_halves_share_each_clients_rows() -> None:
     rows = GroupedRows.from_columns(np.repeat([0, 1, 2], [2, 3, 5]), np.ones((10, 1)), np.arange(10.0))
-    first, second = halves_of_rows(rows, np.random.default_rng(0))
+    first, second = halves_of_rows(rows, 0)
     assert_array_equal(first.n_rows, [1, 2, 3])
     assert_array_equal(second.n_rows, [1, 1, 2])
     assert_array_equal(np.sort(np.concatenate([first.response, second.response])), np.arange(10.0))
@@ -274,7 +275,7 @@ def test_halves_are_taken_at_random_whatever_the_order_of_rows() -> None:
     rng = np.random.default_rng(1)
     y = np.sort(rng.standard_normal((2000, 6)), axis=1)
     rows = GroupedRows.from_columns(np.repeat(np.arange(2000), 6), np.ones((12000, 1)), y.ravel())
-    first, second = halves_of_rows(rows, rng)
+    first, second = halves_of_rows(rows, 1)
     means = [half.response.reshape(2000, 3).mean(axis=1) for half in (first, second)]
     assert abs(np.corrcoef(*means)[0, 1]) < 0.1
 
@@ -286,10 +287,21 @@ def clusters(apart: float, clients: int = 200) -> pd.DataFrame:
     return pd.DataFrame({"k": k, "y": centre[k] + 3 * rng.standard_normal(len(k))})
 
 
+def halves(fit: GroupedFit) -> Halves | None:
+    return halves_of_clients(fit.rows, fit.local.family, fit.local.fits.theta, 0)
+
+
+def test_halves_of_a_client_do_not_depend_on_the_others() -> None:
+    rng = np.random.default_rng(2)
+    rows = GroupedRows.from_columns(np.repeat(np.arange(5), 9), rng.random((45, 2)), rng.random(45))
+    for whole, alone in zip(halves_of_rows(rows, 7), halves_of_rows(rows.take(slice(3, 4)), 7), strict=True):
+        assert_array_equal(whole.take(slice(3, 4)).response, alone.response)
+
+
 @pytest.mark.parametrize("apart", [0.0, 3.0])
 def test_rows_know_whether_the_population_has_two_clusters(apart: float) -> None:
     fit = fit_groups(clusters(apart), client="k", formula="y ~ 1")
-    assert predicts_better(fit.rows, fit.local.family, np.eye(1), 0) == (apart > 0)
+    assert predicts_better(halves(fit), np.eye(1), 0) == (apart > 0)
     assert fit.prior.kind == ("mixture" if apart else "gaussian")
     if apart:
         assert fit.prior.group_counts()[0] >= 2
@@ -297,7 +309,7 @@ def test_rows_know_whether_the_population_has_two_clusters(apart: float) -> None
 
 def test_few_clients_cannot_tell_and_what_is_asked_for_is_not_compared() -> None:
     few = fit_groups(clusters(3.0, 19), client="k", formula="y ~ 1")
-    assert not predicts_better(few.rows, few.local.family, np.eye(1), 0)
+    assert not predicts_better(halves(few), np.eye(1), 0)
     assert few.prior.kind == "gaussian"
     for kind in ("mixture", "gaussian", "discrete"):
         asked = fit_groups(clusters(3.0, 30), client="k", formula="y ~ 1", population=kind)

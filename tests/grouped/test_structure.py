@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from vaneb.grouped.mixed_model import mixed_model
 from vaneb.grouped.structure import centred_basis
+from vaneb.likelihood.loss_sums import Columns
 from vaneb.local.data import GroupedRows
 
 
@@ -23,7 +24,7 @@ def simulated(sd: list[float], *, seed: int = 0, clients: int = 150, rows: int =
 def test_basis_turns_coefficients_of_centred_columns_into_those_of_the_columns() -> None:
     rng = np.random.default_rng(1)
     design = np.column_stack([rng.normal(50, 3, 40), np.ones(40), rng.normal(-2, 0.1, 40)])
-    basis, intercept = centred_basis(design)
+    basis, intercept = centred_basis(Columns.of(design))
     assert intercept == 1
     centred = (design - design.mean(axis=0)) / np.where(design.std(axis=0) > 0, design.std(axis=0), 1)
     centred[:, 1] = 1
@@ -32,7 +33,7 @@ def test_basis_turns_coefficients_of_centred_columns_into_those_of_the_columns()
 
 def test_no_constant_column_no_centring() -> None:
     design = np.array([[1.0, 4.0], [2.0, 5.0], [3.0, 1.0]])
-    basis, intercept = centred_basis(design)
+    basis, intercept = centred_basis(Columns.of(design))
     assert intercept is None
     assert_allclose(np.mean((design @ basis) ** 2, axis=0), 1)
 

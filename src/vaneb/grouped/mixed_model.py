@@ -27,8 +27,10 @@ from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
 from vaneb.grouped.structure import Candidate, Free, averaged, centred_basis, choose, enough_clients
-from vaneb.local.client_sums import outer_sums
+from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.local.data import GroupedRows
+from vaneb.local.families import gaussian
+from vaneb.local.fit import fit_clients
 from vaneb.local.objective import Array
 
 #: Below this share of the response's mean square, noise is rounding.
@@ -99,43 +101,50 @@ class _Moments:
 
 
 def mixed_model(rows: GroupedRows, *, free: Free | None = None, restricted: bool | None = None) -> MixedModel:
+    """``mixed_model_of`` the sums of these rows."""
+    sums = LossSums.of_fits(fit_clients(rows, gaussian()))
+    return mixed_model_of(sums, Columns.of(rows.design), free=free, restricted=restricted)
+
+
+def mixed_model_of(
+    sums: LossSums, columns: Columns, *, free: Free | None = None, restricted: bool | None = None
+) -> MixedModel:
     """sigma^2, mu and the population's covariance.
 
     Parameters
     ----------
-    rows : rows of K clients
+    sums : least squares of K clients
+    columns : of all their rows
     free : entries that may differ from zero in a root of the covariance of the centred and scaled columns'
         coefficients (``structure``); chosen from the data if not given
     restricted : use the restricted likelihood; by default with fewer than ``FEW`` clients
     """
-    n, d = rows.design.shape
-    restricted = rows.n_clients < FEW if restricted is None else restricted
+    n, d = int(sums.n.sum()), sums.point.shape[1]
+    restricted = sums.n_clients < FEW if restricted is None else restricted
     if n <= d:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms")
-    basis, intercept = centred_basis(rows.design)
-    design = rows.design @ basis
-    response = rows.response - rows.offset
-    # Residuals of the pooled fit: the same sigma^2, and no cancellation where the level is large.
-    pooled = np.linalg.lstsq(design, response, rcond=None)[0]
-    response = response - design @ pooled
-    square = float(response @ response)
-    total = float(np.sum((rows.response - rows.offset) ** 2))
+    basis, intercept = centred_basis(columns)
+    gram = basis.T @ sums.hessian @ basis
+    # About the pooled fit: the same sigma^2, and no cancellation where the level is large.
+    start = sums.point.mean(axis=0)
+    step = np.linalg.lstsq(gram.sum(axis=0), -basis.T @ sums.slope(start).sum(axis=0), rcond=None)[0]
+    pooled = start + basis @ step
+    square, total = 2 * float(sums.at(pooled).sum()), 2 * float(sums.at(np.zeros(d)).sum())
     if square <= SMALLEST * max(total, 1e-300):
         return MixedModel(
-            max(SMALLEST * total / n, 1e-300), basis @ pooled, np.zeros((d, d)), np.eye(d, dtype=bool), True
+            max(SMALLEST * total / n, 1e-300), pooled, np.zeros((d, d)), np.eye(d, dtype=bool), True
         )
-    gram = outer_sums(np.ascontiguousarray(design), rows.starts)
-    cross = np.add.reduceat(design * response[:, None], rows.starts[:-1], axis=0)
+    cross = -sums.slope(pooled) @ basis
     identified = _identified(gram, n)
     moments = _Moments(gram, cross, square, n, 0.0 if identified else TIE_BREAK * n, False)
     final = replace(moments, restricted=True) if restricted else moments
     if free is None:
-        free, factor = _chosen(moments, final, intercept, rows.n_clients)
+        free, factor = _chosen(moments, final, intercept, sums.n_clients)
     else:
         factor = _factor(final, free)
     _, _, variance, mean = final.deviance(factor)
     root = basis @ factor
-    return MixedModel(variance, basis @ (pooled + mean), variance * root @ root.T, free, identified)
+    return MixedModel(variance, pooled + basis @ mean, variance * root @ root.T, free, identified)
 
 
 def _chosen(moments: _Moments, final: _Moments, intercept: int | None, n_clients: int) -> tuple[Free, Array]:

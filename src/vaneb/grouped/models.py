@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaneb.grouped.mixed_model import MixedModel, mixed_model
+from vaneb.grouped.mixed_model import MixedModel, mixed_model_of
 from vaneb.grouped.response import ResponseCoding
+from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.local import families
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
@@ -45,7 +46,7 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
         family = families.SIMPLE_FAMILIES[name]()
     fits = fit_clients(rows, family)
     if name == "gaussian":
-        mixed = mixed_model(rows)
+        mixed = mixed_model_of(LossSums.of_fits(fits), Columns.of(rows.design))
         family = family.with_dispersion(mixed.variance)
         if not mixed.identified:
             notes += (

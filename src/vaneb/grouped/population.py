@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +15,12 @@ from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import row_losses
 from vaneb.grouped.structure import centred_basis
 from vaneb.likelihood.exact import exact_likelihood
+from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.likelihood.recoded import Recoded
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
+from vaneb.local.losses import GAUSSIAN
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK
@@ -58,18 +62,14 @@ def fit_population(
         model.fit(reports, progress=progress)
         return model, model.personalize(reports)
     clients = exact_likelihood(rows, local.family, local.fits)
-    if model.kind == "discrete":
-        model.fit(clients, progress=progress)
-        model.prior_ = replace(model.prior_, names=names)
-    else:
-        basis = model_basis(centred_basis(rows.design)[0], clients.dimension)
-        kind = model.kind
-        if model.population == "auto" and not predicts_better(rows, local.family, basis, model.seed):
-            kind = "gaussian"
-        fitted = VANEB(kind, seed=model.seed, options=model.options)
-        fitted.fit(Recoded(clients, basis), progress=progress)
-        model.prior_, model.sampling_ = fitted.prior_.mapped(basis, names), fitted.sampling_
-        model.certificate_, model.trace_ = None, ()
+    learn_population(
+        clients,
+        Columns.of(rows.design),
+        names,
+        model,
+        lambda: halves_of_clients(rows, local.family, local.fits.theta, model.seed),
+        progress,
+    )
     status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
@@ -79,44 +79,120 @@ def model_basis(columns_basis: Array, dimension: int) -> Array:
     return np.kron(np.eye(dimension // len(columns_basis)), columns_basis).astype(np.float64)
 
 
-def predicts_better(rows: GroupedRows, family: Family, basis: Array, seed: int) -> bool:
+def learn_population(
+    clients: Likelihood,
+    columns: Columns,
+    names: tuple[str, ...],
+    model: VANEB,
+    halves: Callable[[], Halves | None],
+    progress: Progress | None = None,
+) -> None:
+    """Fit ``model`` to clients whose coefficients belong to these columns; ``halves`` are for the choice."""
+    if model.kind == "discrete":
+        model.fit(clients, progress=progress)
+        model.prior_ = replace(model.prior_, names=names)
+        return
+    basis = model_basis(centred_basis(columns)[0], clients.dimension)
+    kind = model.kind
+    if model.population == "auto" and not predicts_better(halves(), basis, model.seed):
+        kind = "gaussian"
+    fitted = VANEB(kind, seed=model.seed, options=model.options)
+    fitted.fit(Recoded(clients, basis), progress=progress)
+    model.prior_, model.sampling_ = fitted.prior_.mapped(basis, names), fitted.sampling_
+    model.certificate_, model.trace_ = None, ()
+
+
+class Half(NamedTuple):
+    """Half of the rows of K clients, and how well estimates from it predict the other half."""
+
+    clients: Likelihood
+    loss: Callable[[Posterior], Array]
+    """Average loss of each client's other rows, (K,), given the posterior from these."""
+
+
+Halves = tuple[Half, Half]
+
+
+def predicts_better(halves: Halves | None, basis: Array, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
     By more than a standard error of the average over clients, whose losses are compared one by one; and only
-    where either half of the rows is sure that there are groups.
+    where either half of the rows is sure that there are groups.  Never without ``halves``, of few clients.
     """
-    rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
-    if rows.n_clients < FEWEST:
+    if halves is None:
         return False
-    halves, gains = halves_of_rows(rows, np.random.default_rng([seed, 3])), []
-    for first, second in (halves, halves[::-1]):
-        clients = exact_likelihood(first, family)
+    gains = []
+    for half in halves:
         losses = []
         for kind in ("gaussian", "mixture"):
-            model = VANEB(kind, seed=seed, options=QUICK).fit(Recoded(clients, basis))
+            model = VANEB(kind, seed=seed, options=QUICK).fit(Recoded(half.clients, basis))
             if kind == "mixture" and model.prior_.group_counts()[0] < 2:
                 return False
-            after = posterior(clients, model.prior_.mapped(basis))
-            mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
-            loss = row_losses(family.name, second.response, mean)
-            losses.append(np.add.reduceat(loss, second.starts[:-1]) / second.n_rows)
+            losses.append(half.loss(posterior(half.clients, model.prior_.mapped(basis))))
         gains.append(losses[0] - losses[1])
     gain = np.mean(gains, axis=0)
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:
+def halves_of_clients(rows: GroupedRows, family: Family, points: Array, seed: int) -> Halves | None:
+    """Halves of the rows of those that have two or more; ``points`` are near the clients' estimates."""
+    enough = np.flatnonzero(rows.n_rows >= 2)
+    if len(enough) < FEWEST:
+        return None
+    first, second = halves_of_rows(rows.take(enough), seed)
+    if family.code == GAUSSIAN:
+        parts = [LossSums.of(half, family, points[enough]) for half in (first, second)]
+        return halves_of_sums(parts[0], parts[1], family)
+
+    def half(own: GroupedRows, other: GroupedRows) -> Half:
+        def loss(after: Posterior) -> Array:
+            mean = expected_response(family, after, other.client_of_row, other.design, other.offset)
+            found = row_losses(family.name, other.response, mean)
+            return np.add.reduceat(found, other.starts[:-1]) / other.n_rows
+
+        return Half(exact_likelihood(own, family), loss)
+
+    return half(first, second), half(second, first)
+
+
+def halves_of_sums(first: LossSums, second: LossSums, family: Family) -> Halves | None:
+    """The same from sums: the loss of the other rows at the posterior mean, as a quadratic.
+
+    For least squares that is what the rows say: half their squared errors.
+    """
+    if first.n_clients < FEWEST:
+        return None
+
+    def half(own: LossSums, other: LossSums) -> Half:
+        return Half(own.likelihood(family), lambda after: other.at(after.mean) / other.n)
+
+    return half(first, second), half(second, first)
+
+
+def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:
     """Half of each client's rows, taken at random, and the others.
 
     Rows come in the order of their values.  Every second one would make halves more alike than rows that are
-    independent, and a population too wide would then seem to predict best.
+    independent, and a population too wide would then seem to predict best.  Chance is a client's own, drawn
+    from its rows: it makes the same halves where no other client's rows are.
     """
-    n = len(rows.response)
-    shuffled = np.lexsort((rng.random(n), rows.client_of_row))
-    place = np.arange(n) - np.repeat(rows.starts[:-1], rows.n_rows)
-    first = np.zeros(n, dtype=bool)
+    place = np.arange(len(rows.response)) - np.repeat(rows.starts[:-1], rows.n_rows)
+    values = np.column_stack([rows.design, rows.response, rows.offset]).view(np.uint64)
+    marks = _scrambled(values + np.arange(values.shape[1], dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    own = np.add.reduceat(_scrambled(marks), rows.starts[:-1])[rows.client_of_row]
+    chance = _scrambled(own + _scrambled(place.astype(np.uint64) + np.uint64(seed << 32)))
+    shuffled = np.lexsort((chance, rows.client_of_row))
+    first = np.zeros(len(place), dtype=bool)
     first[shuffled] = place % 2 == 0
     return _some(rows, np.flatnonzero(first)), _some(rows, np.flatnonzero(~first))
+
+
+def _scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The mixing step of splitmix64: numbers that look random, the same for the same numbers."""
+    z = numbers + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def _some(rows: GroupedRows, index: NDArray[np.intp]) -> GroupedRows:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.likelihood.loss_sums import Columns
 from vaneb.local.objective import Array
 
 Free = NDArray[np.bool_]
@@ -65,26 +66,21 @@ LEAD = 4.0
 Fit = Callable[[Free, Candidate | None], Candidate]
 
 
-def centred_basis(design: Array) -> tuple[Array, int | None]:
+def centred_basis(columns: Columns) -> tuple[Array, int | None]:
     """B (p, p), and the position of the constant column if there is one.
 
     B phi are the coefficients of the design's columns if phi are those of the centred and scaled ones.
     """
-    spread = np.ptp(design, axis=0)
-    constant = np.flatnonzero((spread == 0) & (design[0] != 0))
-    if constant.size:
-        one = int(constant[0])
-        centre, scale = design.mean(axis=0), design.std(axis=0)
-    else:
-        one = -1
-        centre, scale = np.zeros(design.shape[1]), np.sqrt(np.mean(design**2, axis=0))
-    basis = np.diag(1 / np.where(scale > 1e-12 * np.abs(design).max(axis=0), scale, 1.0))
+    mean, spread = columns.mean, columns.scale
+    constant = np.flatnonzero((spread == 0) & (mean != 0))
+    one = int(constant[0]) if constant.size else -1
+    scale = spread if constant.size else np.hypot(mean, spread)
+    basis = np.diag(1 / np.where(scale > 1e-12 * np.abs(mean), scale, 1.0))
     if one < 0:
         return basis, None
-    basis[one, one] = 1 / design[0, one]
-    others = np.arange(design.shape[1]) != one
-    varying = others & (spread > 0)
-    basis[one, varying] = -centre[varying] * np.diagonal(basis)[varying] / design[0, one]
+    basis[one, one] = 1 / mean[one]
+    varying = (np.arange(len(mean)) != one) & (spread > 0)
+    basis[one, varying] = -mean[varying] * np.diagonal(basis)[varying] / mean[one]
     return basis, one
 
 

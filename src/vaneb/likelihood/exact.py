@@ -20,7 +20,8 @@ from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
 from vaneb.likelihood.expansion import from_slopes
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
+from vaneb.likelihood.gaussian import ConstantGaussian
+from vaneb.likelihood.loss_sums import LossSums
 from vaneb.likelihood.seam import Array, Ascent, Likelihood
 from vaneb.local import losses
 from vaneb.local.data import GroupedRows
@@ -51,21 +52,8 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
         )
     fits = fit_clients(rows, family) if fits is None else fits
     if family.code == losses.GAUSSIAN:
-        return _information_form(rows, family, fits)
+        return LossSums.of_fits(fits).likelihood(family)
     return ExactLikelihood(rows, family, fits)
-
-
-def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:
-    """Least squares: -n/2 log(2 pi phi) - RSS / (2 phi) - (a - theta_hat)' Z'Z (a - theta_hat) / (2 phi)."""
-    estimates = fits.information_form()
-    half_squares, _, hessian = RowsObjective(rows, family).terms(estimates, np.arange(rows.n_clients))
-    precision = hessian / family.dispersion
-    log_density = (
-        -0.5 * rows.n_rows * np.log(2 * np.pi * family.dispersion) - half_squares / family.dispersion
-    )
-    log_determinant, rank = log_pseudo_determinant(precision)
-    # The density of the estimate already carries this much.
-    return ConstantGaussian(estimates, precision, log_density - 0.5 * (log_determinant - rank * LOG_2PI))
 
 
 @dataclass(frozen=True, eq=False)

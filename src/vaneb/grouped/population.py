@@ -170,21 +170,28 @@ def halves_of_sums(first: LossSums, second: LossSums, family: Family) -> Halves 
 
 
 def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:
-    """Half of each client's rows, taken at random, and the others.
+    """Half of each client's rows, taken at random, and the others."""
+    first = first_halves(rows, seed)
+    return some_rows(rows, first), some_rows(rows, ~first)
+
+
+def first_halves(rows: GroupedRows, seed: int) -> NDArray[np.bool_]:
+    """Whether a row is in the first half of its client's rows, (N,).
 
     Rows come in the order of their values.  Every second one would make halves more alike than rows that are
     independent, and a population too wide would then seem to predict best.  Chance is a client's own, drawn
     from its rows: it makes the same halves where no other client's rows are.
     """
     place = np.arange(len(rows.response)) - np.repeat(rows.starts[:-1], rows.n_rows)
-    values = np.column_stack([rows.design, rows.response, rows.offset]).view(np.uint64)
-    marks = _scrambled(values + np.arange(values.shape[1], dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    columns = np.column_stack([rows.design, rows.response, rows.offset])
+    values = np.frombuffer(columns.tobytes(), np.uint64).reshape(len(place), -1)
+    number = np.arange(values.shape[1]).astype(np.uint64)
+    marks = _scrambled(np.add(values, number, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
     own = np.add.reduceat(_scrambled(marks), rows.starts[:-1])[rows.client_of_row]
     chance = _scrambled(own + _scrambled(place.astype(np.uint64) + np.uint64(seed << 32)))
-    shuffled = np.lexsort((chance, rows.client_of_row))
     first = np.zeros(len(place), dtype=bool)
-    first[shuffled] = place % 2 == 0
-    return _some(rows, np.flatnonzero(first)), _some(rows, np.flatnonzero(~first))
+    first[np.lexsort((chance, rows.client_of_row))] = place % 2 == 0
+    return first
 
 
 def _scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -195,9 +202,10 @@ def _scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-def _some(rows: GroupedRows, index: NDArray[np.intp]) -> GroupedRows:
-    """Some of the rows, at least one of each client."""
-    counts = np.bincount(rows.client_of_row[index], minlength=rows.n_clients)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    columns = rows.design[index], rows.response[index], rows.offset[index]
-    return GroupedRows(*columns, starts, rows.ids, rows.names)
+def some_rows(rows: GroupedRows, mask: NDArray[np.bool_]) -> GroupedRows:
+    """Some of the rows, of the clients that have any of them."""
+    counts = np.bincount(rows.client_of_row[mask], minlength=rows.n_clients)
+    there = np.flatnonzero(counts)
+    starts = np.concatenate([[0], np.cumsum(counts[there])])
+    columns = rows.design[mask], rows.response[mask], rows.offset[mask]
+    return GroupedRows(*columns, starts, tuple(rows.ids[k] for k in there), rows.names)

@@ -5,8 +5,8 @@ A client's loss, its gradient and its Hessian at a point t_k of its own,
     L_k(t_k + h) = loss_k + gradient_k' h + h' hessian_k h / 2.
 
 For least squares the loss is half the sum of squares, this is exact at any h, and the three are the
-cross-products X'X, X'y, y'y of the rows.  (Written about a point near the estimate they keep their digits where
-the level of the response is large.)  For other families it is the expansion at t_k.
+cross-products X'X, X'y, y'y of the rows.  (Written about a point near the estimate they keep their digits
+where the level of the response is large.)  For other families it is the expansion at t_k.
 
 Sums of two sets of rows at the same points add up to the sums of both.
 """
@@ -19,6 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian
 from vaneb.local import losses
 from vaneb.local.data import GroupedRows
@@ -75,7 +76,9 @@ class LossSums:
     def at(self, points: Array) -> Array:
         """The quadratics at each client's own point (K, d) or at one point (d,) of all: (K,)."""
         h = points - self.point
-        return self.loss + (self.gradient * h).sum(axis=1) + 0.5 * np.einsum("ki,kij,kj->k", h, self.hessian, h)
+        return (
+            self.loss + (self.gradient * h).sum(axis=1) + 0.5 * np.einsum("ki,kij,kj->k", h, self.hessian, h)
+        )
 
     def slope(self, point: Array) -> Array:
         """Gradients of the quadratics at one point (d,) of all: (K, d)."""
@@ -92,10 +95,10 @@ class LossSums:
         with the rows.
         """
         phi = family.dispersion
+        if family.code != losses.GAUSSIAN:
+            return from_slopes(self.point, -self.loss / phi, -self.gradient / phi, self.hessian / phi)
         estimates, precision = self.minima(), self.hessian / phi
-        top = -self.at(estimates) / phi
-        if family.code == losses.GAUSSIAN:
-            top -= 0.5 * self.n * np.log(2 * np.pi * phi)
+        top = -self.at(estimates) / phi - 0.5 * self.n * np.log(2 * np.pi * phi)
         log_determinant, rank = log_pseudo_determinant(precision)
         # The density of the estimate already carries this much.
         return ConstantGaussian(estimates, precision, top - 0.5 * (log_determinant - rank * LOG_2PI))

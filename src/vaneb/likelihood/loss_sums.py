@@ -84,9 +84,19 @@ class LossSums:
         """Gradients of the quadratics at one point (d,) of all: (K, d)."""
         return self.gradient + np.einsum("kij,kj->ki", self.hessian, point - self.point)
 
+    def minimum(self) -> Array:
+        """Where the sum of all quadratics is smallest, (d,)."""
+        start = self.point.mean(axis=0)
+        inverse = generalised_inverse(self.hessian.sum(axis=0)[None])[0]
+        return np.asarray(start - inverse @ self.slope(start).sum(axis=0))
+
     def minima(self) -> Array:
-        """t - H^+ g, (K, d): where each quadratic is smallest; of several such points the nearest to t."""
-        return self.point - np.einsum("kij,kj->ki", generalised_inverse(self.hessian), self.gradient)
+        """c - H^+ g(c), (K, d), with c = ``minimum()``: where each quadratic is smallest.
+
+        Of several such points the nearest to c, so that the points t, which are anywhere, have no say.
+        """
+        centre = self.minimum()
+        return centre - np.einsum("kij,kj->ki", generalised_inverse(self.hessian), self.slope(centre))
 
     def likelihood(self, family: Family) -> ConstantGaussian:
         """The clients as a solver sees them: log p_k(theta) = -L_k(theta) / phi + constant.

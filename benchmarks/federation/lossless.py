@@ -39,7 +39,7 @@ from vaneb.flower.lossless import fit_sums
 from vaneb.flower.settings import Settings
 from vaneb.flower.sums import Population, site_sums
 from vaneb.grouped import fit_groups
-from vaneb.grouped.analysis import GroupedFit, _positions
+from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.mixed_model import mixed_model_of
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import loss
@@ -62,6 +62,12 @@ COLUMNS += (
     "cpu_seconds",
     "pooled_cpu_seconds",
 )
+
+
+def positions(ids: tuple[str, ...], clients: np.ndarray) -> np.ndarray:
+    """Position of each row's client, -1 for those that were not in the fit."""
+    place = {name: k for k, name in enumerate(ids)}
+    return np.array([place.get(name, -1) for name in clients])
 
 
 class Sites:
@@ -136,7 +142,7 @@ def compare(name: str, frame: pd.DataFrame, right: str, family: str) -> dict[str
     assert fit.held_out is not None
     test = fit.design.rows(frame[frame.test == 1], response=True)
     assert test.response is not None
-    at, own = _positions(fit.rows.ids, test.clients), fit.local.family
+    at, own = positions(fit.rows.ids, test.clients), fit.local.family
     row: dict[str, object] = {"set": name, "family": family, "sites": fit.rows.n_clients}
     row |= {"coefficients": len(fit.names), "pooled": fit.held_out.values["personalised"]}
     for exchanges in (1,) if family == "gaussian" else (1, 2):

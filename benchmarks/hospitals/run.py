@@ -24,11 +24,11 @@ import pandas as pd
 from scipy.special import expit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
-from lossless import federated
+from lossless import federated, positions
 
 from vaneb.flower.settings import Settings
 from vaneb.grouped import fit_groups
-from vaneb.grouped.analysis import GroupedFit, _positions
+from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import row_losses
 from vaneb.likelihood.seam import Array
@@ -37,7 +37,17 @@ NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 FORMULA = "y ~ age + sex + C(cp) + trestbps + chol + fbs + C(restecg) + thalach + exang + oldpeak"
 #: Ridge penalties of the local and pooled models; scikit-learn's default is 1.
 PENALTIES = (0.0, 1.0, 10.0)
-COLUMNS = ("split", "method", "accuracy", "log_loss", "cleveland", "hungarian", "switzerland", "va", "cpu_seconds")
+COLUMNS = (
+    "split",
+    "method",
+    "accuracy",
+    "log_loss",
+    "cleveland",
+    "hungarian",
+    "switzerland",
+    "va",
+    "cpu_seconds",
+)
 
 
 def scaled(frame: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +56,9 @@ def scaled(frame: pd.DataFrame) -> pd.DataFrame:
         train = rows[rows.test == 0]
         for column in NUMBERS:
             scale = train[column].std(ddof=0)
-            out.loc[rows.index, column] = (rows[column] - train[column].mean()) / (scale if scale > 0 else 1.0)
+            out.loc[rows.index, column] = (rows[column] - train[column].mean()) / (
+                scale if scale > 0 else 1.0
+            )
     return out
 
 
@@ -124,7 +136,7 @@ def methods(frame: pd.DataFrame) -> dict[str, Callable[[], Array]]:
     def from_sums(exchanges: int) -> Array:
         found, _ = federated(fit(), Settings(formula=FORMULA, family="binomial", exchanges=exchanges))
         rows = fit().design.rows(test, response=True)
-        at = _positions(fit().rows.ids, rows.clients)
+        at = positions(fit().rows.ids, rows.clients)
         return expected_response(fit().local.family, found, at, rows.covariates, rows.offset)
 
     plan: dict[str, Callable[[], Array]] = {"ours from rows": lambda: fit().predict(test)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from vaneb.estimators import VANEB
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import row_losses
-from vaneb.grouped.structure import centred_basis
+from vaneb.grouped.structure import centred_basis, enough_clients
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.likelihood.recoded import Recoded
@@ -24,6 +24,7 @@ from vaneb.local.losses import GAUSSIAN
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import QUICK
+from vaneb.population.sampler import sample_populations
 from vaneb.posterior import Posterior, posterior
 from vaneb.reports import OK, Reports
 
@@ -92,13 +93,25 @@ def learn_population(
         model.fit(clients, progress=progress)
         model.prior_ = replace(model.prior_, names=names)
         return
-    basis = model_basis(centred_basis(columns)[0], clients.dimension)
-    kind = model.kind
-    if model.population == "auto" and not predicts_better(halves(), basis, model.seed):
-        kind = "gaussian"
-    fitted = VANEB(kind, seed=model.seed, options=model.options)
-    fitted.fit(Recoded(clients, basis), progress=progress)
-    model.prior_, model.sampling_ = fitted.prior_.mapped(basis, names), fitted.sampling_
+    own, intercept = centred_basis(columns)
+    basis = model_basis(own, clients.dimension)
+    kind, varying = model.kind, np.ones(clients.dimension, dtype=bool)
+    if model.population == "auto":
+        if intercept is not None and not enough_clients(clients.dimension, clients.n_clients):
+            alone = np.arange(clients.dimension) % len(own) == intercept
+            varying = what_varies(halves(), basis, alone, model.seed)
+        if not (varying.all() and predicts_better(halves(), basis, model.seed)):
+            kind = "gaussian"
+    recoded: Any = Recoded(clients, basis)
+    prior, model.sampling_ = sample_populations(
+        recoded,
+        single=kind == "gaussian",
+        seed=model.seed,
+        options=model.options,
+        progress=progress,
+        varying=varying,
+    )
+    model.prior_ = prior.mapped(basis, names)
     model.certificate_, model.trace_ = None, ()
 
 
@@ -113,13 +126,36 @@ class Half(NamedTuple):
 Halves = tuple[Half, Half]
 
 
+def what_varies(
+    halves: Halves | None, basis: Array, alone: NDArray[np.bool_], seed: int
+) -> NDArray[np.bool_]:
+    """Coordinates in which few clients differ, (d,): the intercept alone unless all predict better.
+
+    Fewer clients than entries of a covariance cannot say how all coefficients differ together.  So half of
+    the rows is asked which population predicts the other half better; without halves the intercepts, which
+    ``alone`` marks, are all that differs.
+    """
+    everything = np.ones_like(alone)
+    if halves is None:
+        return alone
+    totals = []
+    for varying in (alone, everything):
+        total = 0.0
+        for half in halves:
+            recoded: Any = Recoded(half.clients, basis)
+            prior, _ = sample_populations(recoded, single=True, seed=seed, options=QUICK, varying=varying)
+            total += float(half.loss(posterior(half.clients, prior.mapped(basis))).mean())
+        totals.append(total)
+    return everything if totals[1] < totals[0] else alone
+
+
 def predicts_better(halves: Halves | None, basis: Array, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
     By more than a standard error of the average over clients, whose losses are compared one by one; and only
-    where either half of the rows is sure that there are groups.  Never without ``halves``, of few clients.
+    where either half of the rows is sure that there are groups.  Never without ``halves``, or of few clients.
     """
-    if halves is None:
+    if halves is None or halves[0].clients.n_clients < FEWEST:
         return False
     gains = []
     for half in halves:
@@ -137,7 +173,7 @@ def predicts_better(halves: Halves | None, basis: Array, seed: int) -> bool:
 def halves_of_clients(rows: GroupedRows, family: Family, points: Array, seed: int) -> Halves | None:
     """Halves of the rows of those that have two or more; ``points`` are near the clients' estimates."""
     enough = np.flatnonzero(rows.n_rows >= 2)
-    if len(enough) < FEWEST:
+    if not len(enough):
         return None
     first, second = halves_of_rows(rows.take(enough), seed)
     if family.code == GAUSSIAN:
@@ -160,7 +196,7 @@ def halves_of_sums(first: LossSums, second: LossSums, family: Family) -> Halves 
 
     For least squares that is what the rows say: half their squared errors.
     """
-    if first.n_clients < FEWEST:
+    if not first.n_clients:
         return None
 
     def half(own: LossSums, other: LossSums) -> Half:

@@ -28,7 +28,9 @@ MATCHES, MATCHING_POINTS, WIDER = 2, 64, 1.4
 
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
     """The Gaussian with this value, gradient (K, d) and minus Hessian (K, d, d) at ``points``."""
-    scale = np.sqrt(np.maximum(np.abs(np.diagonal(curvature, axis1=1, axis2=2)), 1e-300))
+    diagonal = np.abs(np.diagonal(curvature, axis1=1, axis2=2))
+    # A column of zeros has neither slope nor curvature; rounding must not make an estimate of it.
+    scale = np.where(diagonal > 1e-200, np.sqrt(diagonal), 1.0)
     values, vectors = np.linalg.eigh(curvature / scale[:, :, None] / scale[:, None, :])
     values = np.maximum(np.abs(values), FLAT * np.abs(values).max(axis=1, keepdims=True) + 1e-300)
     slope = np.einsum("kia,ki->ka", vectors, gradient / scale)
@@ -59,12 +61,26 @@ def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
     return from_slopes(points, value, (up - down) / (2 * h), -hessian)
 
 
+def _diagonals(precision: Array) -> Array:
+    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+
+
+def _with_room(likelihood: Likelihood, covariance: Array) -> Array:
+    """What all clients share has no variance; it is given a little, and whatever one says it hardly moves."""
+    fixed = np.diagonal(covariance) <= 0
+    if not fixed.any():
+        return covariance
+    known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
+    return covariance + np.diag(np.where(fixed, 1e-6 / np.maximum(known, 1e-12), 0.0))
+
+
 def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
     """Where each client would be, (K, d), if the population were N(mean, covariance).
 
     Its likeliest theta; for reports the posterior mean with the covariance that the report has there, since
     a variance that vanishes at the edge of a range (0 of 12) puts the likeliest theta on the edge.
     """
+    covariance = _with_room(likelihood, covariance)
     inverse = np.linalg.inv(covariance)
 
     def aim_of(view: ConstantGaussian) -> Array:
@@ -111,6 +127,7 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
     """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
+    covariance = _with_room(likelihood, covariance)
     view = likelihood.expanded(modes_under(likelihood, mean, covariance))
     for _ in range(MATCHES):
         view = _matched(likelihood, view, mean, covariance)

@@ -39,9 +39,9 @@ from vaneb.flower.lossless import fit_sums
 from vaneb.flower.settings import Settings
 from vaneb.flower.sums import Population, site_sums
 from vaneb.grouped import fit_groups
-from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.mixed_model import mixed_model_of
 from vaneb.grouped.predictive import expected_response
+from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.scores import loss
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.loss_sums import Columns, LossSums
@@ -95,14 +95,14 @@ class Sites:
             yield Answer(k, content)
 
 
-def federated(fit: GroupedFit, settings: Settings) -> tuple[Posterior, int]:
+def federated(rows: GroupedRows, settings: Settings) -> tuple[Posterior, int]:
     """Posteriors from sums, and the bytes of a site."""
-    line = Sites(fit.rows, SIMPLE_FAMILIES[settings.family](), settings)
-    sites = {k: line.report(k) for k in range(fit.rows.n_clients)}
+    line = Sites(rows, SIMPLE_FAMILIES[settings.family](), settings)
+    sites = {k: line.report(k) for k in range(rows.n_clients)}
     model = VANEB(seed=settings.seed)
-    found = fit_sums(line, sites, list(sites), fit.names, settings, model)  # type: ignore[arg-type]
+    found = fit_sums(line, sites, list(sites), rows.names, settings, model)  # type: ignore[arg-type]
     family = SIMPLE_FAMILIES[settings.family]().with_dispersion(found.dispersion)
-    return posterior(exact_likelihood(fit.rows, family), model.prior_), line.bytes
+    return posterior(exact_likelihood(rows, family), model.prior_), line.bytes
 
 
 def dpql(fit: GroupedFit, *, slopes: bool) -> np.ndarray:
@@ -148,7 +148,7 @@ def compare(name: str, frame: pd.DataFrame, right: str, family: str) -> dict[str
     for exchanges in (1,) if family == "gaussian" else (1, 2):
         began = time.process_time()
         settings = Settings(formula=formula, family=family, exchanges=exchanges)
-        found, sent = federated(fit, settings)
+        found, sent = federated(fit.rows, settings)
         row["cpu_seconds"] = f"{time.process_time() - began:.1f}"
         word = {1: "one", 2: "two"}[exchanges]
         value = loss(family, test.response, expected_response(own, found, at, test.covariates, test.offset))

@@ -28,10 +28,13 @@ from lossless import federated, positions
 
 from vaneb.flower.settings import Settings
 from vaneb.grouped import fit_groups
-from vaneb.grouped.result import GroupedFit
+from vaneb.grouped.design import learn_design
+from vaneb.grouped.formula import parse
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import row_losses
 from vaneb.likelihood.seam import Array
+from vaneb.local.data import GroupedRows
+from vaneb.local.families import binomial
 
 NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 FORMULA = "y ~ age + sex + C(cp) + trestbps + chol + fbs + C(restecg) + thalach + exang + oldpeak"
@@ -99,47 +102,39 @@ def scores(test: pd.DataFrame, probability: Array) -> dict[str, object]:
     return {"accuracy": np.mean(list(by.values())), "log_loss": loss, **named}
 
 
-def methods(frame: pd.DataFrame) -> dict[str, Callable[[], Array]]:
+def methods(frame: pd.DataFrame, *, from_rows: bool) -> dict[str, Callable[[], Array]]:
     """Probabilities of the test rows, by method."""
-    test = frame[frame.test == 1]
-    made: list[GroupedFit] = []
-
-    def fit() -> GroupedFit:
-        if not made:
-            made.append(
-                fit_groups(frame, client="hospital", formula=FORMULA, family="binomial", test_column="test")
-            )
-        return made[0]
-
-    def coded(rows: pd.DataFrame) -> tuple[Array, Array]:
-        found = fit().design.rows(rows, response=True)
-        assert found.response is not None
-        return found.covariates, found.response
+    train, test = frame[frame.test == 0], frame[frame.test == 1]
+    formula = parse(FORMULA, train, ["hospital", "test"])
+    design = learn_design(train, formula, "binomial", client="hospital", offset=None)
+    mine, theirs = design.rows(train, response=True, new=False), design.rows(test, response=True)
+    assert mine.response is not None
+    x, y, z = mine.covariates, mine.response, theirs.covariates
+    rows = GroupedRows.from_columns(mine.clients, x, y, names=design.names)
+    free = np.array([name == "Intercept" for name in design.names])
+    hospitals = sorted(set(train.hospital))
 
     def plain(penalty: float, how: str) -> Array:
-        train = frame[frame.test == 0]
-        (x, y), (z, _) = coded(train), coded(test)
-        free = np.array([name == "Intercept" for name in fit().design.names])
         if how == "pooled":
             return expit(z @ ridge(x, y, penalty, free))
-        hospitals = sorted(set(train.hospital))
+        at = [np.array([part.hospital == h for h in hospitals], float).T for part in (train, test)]
         if how == "intercepts":
-            own = [np.array([(rows.hospital == h) for h in hospitals], float).T for rows in (train, test)]
-            x, z = np.hstack([x[:, ~free], own[0]]), np.hstack([z[:, ~free], own[1]])
-            return expit(z @ ridge(x, y, penalty, np.arange(x.shape[1]) >= (~free).sum()))
+            wide, new = np.hstack([x[:, ~free], at[0]]), np.hstack([z[:, ~free], at[1]])
+            return expit(new @ ridge(wide, y, penalty, np.arange(wide.shape[1]) >= (~free).sum()))
         out = np.zeros(len(test))
-        for h in hospitals:
-            mine, theirs = (train.hospital == h).to_numpy(), (test.hospital == h).to_numpy()
-            out[theirs] = expit(z[theirs] @ ridge(x[mine], y[mine], penalty, free))
+        for own, other in zip(at[0].T == 1, at[1].T == 1, strict=True):
+            out[other] = expit(z[other] @ ridge(x[own], y[own], penalty, free))
         return out
 
     def from_sums(exchanges: int) -> Array:
-        found, _ = federated(fit(), Settings(formula=FORMULA, family="binomial", exchanges=exchanges))
-        rows = fit().design.rows(test, response=True)
-        at = positions(fit().rows.ids, rows.clients)
-        return expected_response(fit().local.family, found, at, rows.covariates, rows.offset)
+        found, _ = federated(rows, Settings(formula=FORMULA, family="binomial", exchanges=exchanges))
+        return expected_response(binomial(), found, positions(rows.ids, theirs.clients), z, theirs.offset)
 
-    plan: dict[str, Callable[[], Array]] = {"ours from rows": lambda: fit().predict(test)}
+    def ours() -> Array:
+        fit = fit_groups(frame, client="hospital", formula=FORMULA, family="binomial", test_column="test")
+        return fit.predict(test)
+
+    plan: dict[str, Callable[[], Array]] = {"ours from rows": ours} if from_rows else {}
     plan |= {
         "ours in one exchange": lambda: from_sums(1),
         "ours in two exchanges": lambda: from_sums(2),
@@ -154,6 +149,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument(
+        "--from-rows", type=int, default=20, help="splits after the given one with a fit of rows"
+    )
     parser.add_argument("-o", "--out", type=Path, default=Path("results.csv"))
     options = parser.parse_args()
     given = pd.read_csv(options.data)
@@ -163,7 +161,7 @@ def main() -> None:
         for number in range(options.splits + 1):
             frame = scaled(split(given, number))
             test = frame[frame.test == 1]
-            for method, predict in methods(frame).items():
+            for method, predict in methods(frame, from_rows=number <= options.from_rows).items():
                 began = time.process_time()
                 row = {"split": number, "method": method, **scores(test, predict())}
                 row["cpu_seconds"] = time.process_time() - began

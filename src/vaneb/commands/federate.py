@@ -159,6 +159,12 @@ def server(
 def client(
     data: Annotated[Path, typer.Option(help="This client's data; they stay here.")],
     name: Annotated[str, typer.Option(help="This client's name.")],
+    wards: Annotated[
+        str,
+        typer.Option(
+            "--client", help="Column that tells this site's clients apart, such as its wards, if it has many."
+        ),
+    ] = "",
     folder: Annotated[Path | None, typer.Option(help="Where its result goes; NAME by default.")] = None,
     server: Annotated[str, typer.Option(help="Address of the server.")] = "127.0.0.1:9092",
     ca: Annotated[Path, typer.Option(help="Certificate of the authority behind the server.")] = Path(
@@ -184,6 +190,8 @@ def client(
 ) -> None:
     """Run beside a data set until stopped; the result is written to FOLDER/result.json.
 
+    Beside it are result.csv, with a row for each client of the site, and result.html, a page to look at.
+
     What the client answers is said by its policy; what leaves is in FOLDER/studies first, and all that was
     asked, answered and refused in FOLDER/ledger.jsonl.
     """
@@ -194,6 +202,7 @@ def client(
 
         checks.check_name(name)
         checks.check_data(data)
+        checks.check_wards(data, wards)
         host, _ = checks.split_address(server)
         private = key or ca.parent / "nodes" / name
         certificate = private.with_name(f"{private.name}.crt")
@@ -213,7 +222,7 @@ def client(
             "client": name,
             "folder": str(folder),
             "policy": str(rules.resolve()),
-        }
+        } | ({"wards": wards} if wards else {})
         context = None if insecure else client_context(ca, certificate, private)
         node = beside.Node(name, folder, server, context, None if insecure else private, node_config)
         with locked(folder, "another client works in it"):

@@ -23,6 +23,7 @@ from vaneb.flower.passage import HELLO
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.settings import Settings
+from vaneb.grouped.frames import need_column
 
 #: Colours in the messages of other libraries.
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -66,6 +67,16 @@ def check_data(path: Path) -> None:
         _, frame = read_client(path)
         if not len(frame):
             raise InvalidOption(f"--data {path}: has no rows.")
+
+
+def check_wards(path: Path, column: str) -> None:
+    """That the column that tells a site's clients apart is there."""
+    if not column:
+        return
+    if path.is_dir():
+        raise InvalidOption(f"--client {column}: a folder of images is one client. Leave it out.")
+    with _wrong(f"--client {column}", f"Name a column of {path}."):
+        need_column(read_client(path)[1], column, "--client")
 
 
 def check_certificate(path: Path, whose: str) -> None:

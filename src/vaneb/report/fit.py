@@ -77,7 +77,7 @@ def fit_content(
         "notes": told,
         "level": level,
         "exact": not _is_gaussian(posterior, reports),
-        "prior": _prior(prior, axes),
+        "prior": prior_content(prior, axes),
         "noise": numbers(_typical_noise(axes.map, errors)),
         "clients": {
             "parameters": [prior.names[i] for i in shown],
@@ -227,7 +227,7 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _prior(prior: Prior, axes: Coordinates) -> dict[str, Any]:
+def prior_content(prior: Prior, axes: Coordinates) -> dict[str, Any]:
     """The components, of some of the populations where they are many, heaviest first."""
     shown = np.arange(len(prior.weights))
     if prior.draw is not None:

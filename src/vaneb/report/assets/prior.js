@@ -14,7 +14,7 @@ function priorSection(name, title, lead, view) {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
     const figure = [lineView, planeView, spaceView][kind](name, view, chosen);
     const again = () => figure.redraw();
-    const boxes = view.single ? [["after", view.words[1]]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"]];
+    const boxes = !view.ids.length ? [] : view.single ? [["after", view.words[1]]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"]];
     if (!view.prior.spreads) boxes.push(["atoms", "atoms"]);
     if (kind === 1) boxes.push(["contours", "contours"]);
     controls.replaceChildren(segments(`${name}:kind`, kinds, rebuild, Math.min(q, kinds.length) - 1), ...selects, ...boxes.map(([box, label]) => checkbox(`${name}:${box}`, label, again)));
@@ -24,7 +24,7 @@ function priorSection(name, title, lead, view) {
   if (!(`${name}:kind` in state)) state[`${name}:kind`] = Math.min(q, 3) - 1;
   const dots = element("div", { class: "legend" }, view.single ? null : key("own")(view.words[0]), key("after")(view.words[1]), view.prior.spreads ? null : key("atom")("atoms, area by weight"));
   queueMicrotask(rebuild);
-  return section(title, lead, controls, dots, holder);
+  return section(title, lead, controls, view.ids.length ? dots : null, holder);
 }
 
 function caption(view, kind, chosen) {

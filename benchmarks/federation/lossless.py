@@ -5,10 +5,10 @@
 
 Sets are those of ``benchmarks/grouped``: hsb82.csv and contraception.csv in ``--data``, and the simulated
 ones.  Each group is a site.  ``pooled``: ``vaneb run`` on all rows.  ``one``, ``two``: from sums in one
-exchange, and for families that are not Gaussian in two.  ``dpql_slopes``, ``dpql_intercept``: the algorithm of
-Luo et al. (2022) in five rounds, with coefficients that all differ, or the intercept alone.  ``apart``: largest
-difference between the posterior means of ``pooled`` and ours, in posterior standard deviations.  Bytes: of all
-messages from one site, headers included.
+exchange, and for families that are not Gaussian in two.  ``dpql_slopes``, ``dpql_intercept``: the algorithm
+of Luo et al. (2022) in five rounds, with coefficients that all differ, or the intercept alone.  ``apart``:
+largest difference between the posterior means of ``pooled`` and ours, in posterior standard deviations.
+Bytes: of all messages from one site, headers included.
 """
 
 from __future__ import annotations

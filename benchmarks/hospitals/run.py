@@ -4,10 +4,10 @@
     python benchmarks/hospitals/render.py
 
 ``heart.csv``: UCI heart disease, split as in FLamby's Fed-Heart-Disease (columns hospital, ten covariates, y,
-test).  Numbers are scaled within hospitals, by their training rows, which every hospital can do by itself; chest
-pain and the electrocardiogram are factors.  Split 0 is the given one; the others draw as many training rows from
-each hospital at random, the same share of both classes.  Losses: mean over hospitals of the accuracy, and log-loss
-of all test rows.
+test).  Numbers are scaled within hospitals, by their training rows, which every hospital can do by itself;
+chest pain and the electrocardiogram are factors.  Split 0 is the given one; the others draw as many training
+rows from each hospital at random, the same share of both classes.  Losses: mean over hospitals of the accuracy,
+and log-loss of all test rows.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument(
-        "--from-rows", type=int, default=20, help="splits after the given one with a fit of rows"
-    )
+    parser.add_argument("--from-rows", type=int, default=20, help="re-splits with a fit of rows")
     parser.add_argument("-o", "--out", type=Path, default=Path("results.csv"))
     options = parser.parse_args()
     given = pd.read_csv(options.data)

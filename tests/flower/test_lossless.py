@@ -13,12 +13,18 @@ import pytest
 pytest.importorskip("flwr")
 
 from flower.loopback import LoopbackGrid, Node, content_of
+from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.exchange import Line
 from vaneb.flower.one_shot import run_reports
 from vaneb.flower.policy import Policy
 from vaneb.flower.settings import Settings
+from vaneb.flower.sums import SiteSums
 from vaneb.grouped import fit_groups
+from vaneb.posterior import posterior
+from vaneb.prior import Prior
+from vaneb.report import federation_content, page
 
 GAUSSIAN = Settings(formula="y ~ x", wait=0.1, timeout=5.0)
 #: A site that lets everything leave.
@@ -123,6 +129,121 @@ def test_three_hospitals_of_many_wards_are_many_clients(tmp_path):
     assert 99 in found.index
     assert 99 not in [int(n) for _, _, m in grid.captured for n in np.ravel(content_of(m).get("n", []))]
     assert not any(b"99" in json.dumps(content_of(m).get("names", "")).encode() for _, _, m in grid.captured)
+
+
+def test_a_first_answer_stands_where_there_is_no_second(tmp_path):
+    parts = one_by_one(table(6, 40, "binomial"))
+    nodes = sites(tmp_path, parts)
+
+    def silent(message, genuine):
+        return None if message.metadata.message_type == "query.expand" else genuine(message)
+
+    nodes[10].behave = silent
+    settings = replace(GAUSSIAN, family="binomial", timeout=0.5)
+    settings = replace(settings, nodes=6)
+    grid = LoopbackGrid(nodes, settings)
+    outcome = run_reports(Line(grid, 0.5), settings, Archive.open(tmp_path / "server", settings))
+    assert outcome["expanded"] == 5
+    assert (len(outcome["served"]), outcome["troubles"]) == (6, [])
+
+
+def ask(node: Node, settings: Settings, kind: str, question: dict) -> dict | None:
+    (answer,) = Line(LoopbackGrid({1: node}, settings), 5.0).ask(kind, {1: question})
+    return answer.content
+
+
+def test_a_server_that_asks_about_places_far_away_hears_of_near_ones(tmp_path):
+    """Far away a client's loss is that of a few rows; and there is one second question in a study."""
+    parts = {"a": table(1, 60, "binomial").drop(columns="k")}
+    (node,) = sites(tmp_path, parts, replace(OPEN, farthest=2.0)).values()
+    settings = replace(GAUSSIAN, family="binomial")
+    question = {"mean": np.array([40.0, -30.0]), "covariance": 1e-4 * np.eye(2)}
+    assert ask(node, settings, "expand", question) is None  # before a report
+    first = SiteSums.from_wire(ask(node, settings, "report", {})["report"])
+    second = SiteSums.from_wire(ask(node, settings, "expand", question)["report"])
+    fit = fit_groups(parts["a"].assign(k=0), client="k", formula="y ~ x", family="binomial").local.fits
+    away = second.parts[0].point[0] - fit.theta[0]
+    assert np.sqrt(away @ fit.hessian[0] @ away / 2) < 2.3
+    np.testing.assert_array_equal(first.whole.n, second.whole.n)
+    again = ask(node, settings, "expand", {"mean": np.zeros(2), "covariance": np.eye(2)})
+    np.testing.assert_array_equal(again["report"]["point"], second.parts[0].point)
+    # Least squares needs no second question.
+    (node,) = sites(tmp_path, {"b": table(1, 30).drop(columns="k")}).values()
+    ask(node, GAUSSIAN, "report", {})
+    assert ask(node, GAUSSIAN, "expand", question) is None
+
+
+def test_halves_leave_only_where_each_may(tmp_path):
+    parts = {"a": table(1, 14).drop(columns="k")}
+    for fewest, apart in ((7, True), (8, False)):
+        folder = tmp_path / str(fewest)
+        folder.mkdir()
+        (node,) = sites(folder, parts, replace(OPEN, fewest_rows=fewest)).values()
+        n = ask(node, GAUSSIAN, "report", {})["report"]["n"]
+        assert n.tolist() == ([[7, 7]] if apart else [[14, 0]])
+
+
+def test_no_more_digits_leave_than_the_policy_says(tmp_path):
+    parts = {"a": table(1, 30).drop(columns="k")}
+    (node,) = sites(tmp_path, parts, replace(OPEN, digits=4)).values()
+    report = ask(node, GAUSSIAN, "report", {})["report"]
+    for name in ("point", "loss", "hessian", "mean"):
+        for value in np.ravel(report[name]):
+            assert float(f"{value:.4g}") == pytest.approx(value, rel=1e-12)
+    assert report["n"].sum() == 30
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"n": np.array([[0, 5]])}, "n:"),
+        ({"n": np.array([[2.5, 5]])}, "n:"),
+        ({"hessian": np.array([[[1.0, 5.0, 1.0], [1.0, 0.0, 1.0]]])}, "semidefinite"),
+        ({"gradient": np.zeros((1, 2, 3))}, "gradient"),
+        ({"loss": np.array([[np.nan, 1.0]])}, "loss"),
+        ({"scale": np.array([[-1.0, 1.0]])}, "scale"),
+        ({"mean": np.zeros((1, 3)), "scale": np.zeros((1, 3))}, "columns"),
+        ({"point": [1.0]}, "point"),
+        ({"id": 3}, "not sums"),
+    ],
+)
+def test_sums_that_are_none_are_refused(tmp_path, change, match):
+    (node,) = sites(tmp_path, {"a": table(1, 30).drop(columns="k")}).values()
+    good = ask(node, GAUSSIAN, "report", {})["report"]
+    SiteSums.from_wire(good)
+    with pytest.raises(InvalidReport, match=match):
+        SiteSums.from_wire({**good, **change})
+
+
+def test_a_private_client_finds_its_posterior_from_its_exact_rows(tmp_path):
+    parts = one_by_one(table(12, 40))
+    settings = replace(GAUSSIAN, epsilon=16.0, radius=110.0, se_low=0.05, se_high=2.0)
+    outcome, _ = federate(tmp_path, sites(tmp_path, parts), settings)
+    assert len(outcome["served"]) == 12
+    found = Prior.load(tmp_path / "s004" / "population.json")
+    model = client_data.local_model(parts["s004"], settings)
+    expected = posterior(client_data.own_likelihood(model), found)
+    np.testing.assert_allclose(means(tmp_path, ["s004"]), expected.mean, rtol=1e-9)
+
+
+def test_the_page_of_a_federation(tmp_path):
+    hospitals = {name: table(5, 20, seed=i).rename(columns={"k": "ward"}) for i, name in enumerate("ab")}
+    hospitals["c"] = hospitals["a"].head(2)
+    federate(tmp_path, sites(tmp_path, hospitals, replace(OPEN, fewest_rows=5), wards="ward"), GAUSSIAN)
+    content = federation_content(tmp_path / "server")
+    assert [row[:2] for row in content["sites"]] == [["a", "5"], ["b", "5"], ["c", "–"]]
+    assert "policy does not allow" in content["sites"][2][2]
+    assert [row[0] for row in content["exchanges"]] == [
+        "Reports of the sites",
+        "The population, to each site",
+    ]
+    assert "**2** sites" in content["sentence"]
+    text = page(content)
+    assert "A federation" in text
+    for site in "ab":
+        assert f"Results of {site}" in (tmp_path / site / "result.html").read_text()
+    with pytest.raises(InvalidOption, match="no run has ended here"):
+        federation_content(tmp_path / "nowhere")
 
 
 def test_a_ward_is_not_a_term(tmp_path):

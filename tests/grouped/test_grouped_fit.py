@@ -13,8 +13,8 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
-from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.population import Halves, halves_of_clients, halves_of_rows, predicts_better
+from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.scores import loss
 from vaneb.local.data import GroupedRows
 

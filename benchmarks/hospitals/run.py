@@ -6,8 +6,8 @@
 ``heart.csv``: UCI heart disease, split as in FLamby's Fed-Heart-Disease (columns hospital, ten covariates, y,
 test).  Numbers are scaled within hospitals, by their training rows, which every hospital can do by itself;
 chest pain and the electrocardiogram are factors.  Split 0 is the given one; the others draw as many training
-rows from each hospital at random, the same share of both classes.  Losses: mean over hospitals of the accuracy,
-and log-loss of all test rows.
+rows from each hospital at random, the same share of both classes.  Losses: mean over hospitals of the
+accuracy, and log-loss of all test rows.
 """
 
 from __future__ import annotations

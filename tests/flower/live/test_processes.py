@@ -44,6 +44,7 @@ SECRET = "-31415"
 TIMEOUT = 90.0
 SETTINGS = Settings(
     formula="y ~ x",
+    form="constant",
     family="poisson",
     parameters="Intercept,x",
     nodes=len(EARLY),
@@ -228,7 +229,7 @@ def test_a_stranger_is_refused(federation):
 def test_a_late_client_is_served_without_a_fit(federation):
     assert not federation.late["fitted"]
     assert "late" in federation.late["served"]
-    assert federation.late["by_kind"]["deliver"]["messages"] == 2
+    assert federation.late["by_kind"]["personalise"]["messages"] == 2
     assert result(federation, "late")["client"] == "late"
 
 

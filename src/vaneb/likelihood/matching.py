@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.expansion import view_under
+from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.seam import Array, Likelihood
 
 #: Points at which a posterior is weighed.
@@ -43,7 +43,7 @@ def matched(likelihood: Likelihood, centres: Array, spread: Array) -> Matched:
     found = []
     for k, centre in enumerate(centres):
         own = likelihood.take(slice(k, k + 1))
-        view = own.expanded(None) if own.is_gaussian else view_under(own, centre, spread)
+        view = own.expanded(modes_under(own, centre, spread))
         precision = view.base_precision[0] + inverse
         covariance = np.linalg.inv(precision)
         mode = covariance @ (view.base_precision[0] @ view.estimates[0] + inverse @ centre)

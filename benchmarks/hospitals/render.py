@@ -1,4 +1,4 @@
-"""The README of this folder from results.csv: python benchmarks/hospitals/render.py > benchmarks/hospitals/README.md"""
+"""The README of this folder, from results.csv, preface.md and remarks.md, to standard output."""
 
 from __future__ import annotations
 

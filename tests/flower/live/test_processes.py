@@ -98,8 +98,7 @@ def federation(tmp_path_factory):
     names = [*EARLY, "late"]
     with deployment(folder, [*names, "stranger"], app_client="hostile:app", app_files=[hostile]) as here:
         _first_run(here, story, names)
-        for name in HONEST:
-            (folder / f"{name}.csv").unlink()
+        story.reported = {name: _reports_of(folder, name) for name in HONEST}
         with here.superlink(server, names) as link:
             _second_run(here, story, link)
             for name in (*BAD, "stranger"):
@@ -112,6 +111,12 @@ def federation(tmp_path_factory):
     story.address = (folder / "nursery" / "address").read_text()
     story.pids = here.pids
     return story
+
+
+def _reports_of(folder: Path, name: str) -> int:
+    """How often an honest client has been asked for its report, by its own ledger."""
+    ledger = folder / "clients" / name / "ledger.jsonl"
+    return ledger.read_text().count('"question": "report"')
 
 
 def errors_of(folder: Path) -> int:
@@ -224,6 +229,11 @@ def test_a_stranger_is_refused(federation):
     assert federation.stranger_code not in (None, 0)
     assert "Failed to activate SuperNode" in federation.stranger_log
     assert not any(t["client"] == "stranger" for t in federation.outcome["troubles"])
+
+
+def test_the_honest_are_not_asked_again_by_the_second_server(federation):
+    """Nor by the third run: their reports are saved."""
+    assert federation.reported == {name: _reports_of(federation.folder, name) for name in HONEST}
 
 
 def test_a_late_client_is_served_without_a_fit(federation):

@@ -201,7 +201,14 @@ def common_dispersion(rows: GroupedRows, family: Family, fits: LocalFits) -> flo
                 f"dispersion: {len(rows.response)} rows cannot tell the noise from {d} parameters; give it"
             )
         return common_dispersion(everyone, family, pooled)
+    squares = squared_residuals(rows, family, fits)
+    return float(squares[freedom > 0].sum() / freedom[freedom > 0].sum())
+
+
+def squared_residuals(rows: GroupedRows, family: Family, fits: LocalFits) -> Array:
+    """Sum over each client's rows of (y - mean)^2, relative to the mean for the gamma family: (K,)."""
+    if family.code not in (losses.GAUSSIAN, losses.GAMMA):
+        return np.zeros(rows.n_clients)
     mean = family.mean(family.index(fits.theta[rows.client_of_row], rows.design, rows.offset))
     residual = rows.response - mean if family.code == losses.GAUSSIAN else rows.response / mean - 1
-    squares = np.add.reduceat(residual**2, rows.starts[:-1])
-    return float(squares[freedom > 0].sum() / freedom[freedom > 0].sum())
+    return np.add.reduceat(residual**2, rows.starts[:-1])

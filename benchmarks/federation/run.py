@@ -36,7 +36,8 @@ def rmse(found: np.ndarray, theta: np.ndarray) -> float:
 
 
 def privacy(clients: int = 300, repeats: int = 2) -> dict:
-    """RMSE against epsilon: the fit that knows the noise, the one that does not, and no fit."""
+    """RMSE against epsilon: clients that personalise themselves; at the server, the fit that knows the noise,
+    the one that does not, and no fit."""
     from vaneb.flower.privacy import Mechanism
 
     rows = []
@@ -55,15 +56,22 @@ def privacy(clients: int = 300, repeats: int = 2) -> dict:
             aware = Reports.from_clients(released)
             told = 1 / aware.covariance.unit_precision - mechanism.noise**2
             ignorant = Reports(aware.estimate, standard_errors=np.sqrt(told))
+            # What a client does: the population is private, its own report is not.
+            own, model = Reports(estimate, standard_errors=errors), VANEB().fit(aware)
             scores.append(
-                [rmse(VANEB().fit(r).personalize(r).mean, theta) for r in (aware, ignorant)]
-                + [rmse(aware.estimate, theta)]
+                [
+                    rmse(model.personalize(own).mean, theta),
+                    rmse(model.personalize(aware).mean, theta),
+                    rmse(VANEB().fit(ignorant).personalize(ignorant).mean, theta),
+                    rmse(aware.estimate, theta),
+                ]
             )
-        knows, ignores, none = np.mean(scores, axis=0)
+        at_home, knows, ignores, none = np.mean(scores, axis=0)
         rows.append(
             {
                 "epsilon": epsilon,
                 "noise_sd": mechanism.noise,
+                "at_home": at_home,
                 "knows": knows,
                 "ignores": ignores,
                 "no_fit": none,

@@ -123,6 +123,10 @@ def serve(address: str) -> None:
         "vaneb.grouped.design",
         "vaneb.local.report",
         "vaneb.likelihood.exact",
+        "vaneb.flower.personalise",
+        "vaneb.posterior",
+        "vaneb.report",
+        "vaneb.tables",
     ):
         importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def test_without_authentication_a_name_claimed_twice_is_nobodys(tmp_path):
     # A name that was served before stays with its node.
     thief = Node({**grid.nodes[1003].node_config, "folder": str(tmp_path / "thief"), "client": "c2"})
     grid.nodes[2000] = thief
-    again = run(grid, tmp_path)
+    again = run(grid, tmp_path, replace(SETTINGS, refit=True))
     assert "c2" in again["served"]
     assert any(t["node"] == "2000" and "another node" in t["refused"] for t in again["troubles"])
     assert not (tmp_path / "thief" / "result.json").exists()

@@ -200,9 +200,7 @@ def test_a_nodes_log_is_put_into_words():
 
 def test_a_client_ends_only_when_the_server_knows_that_it_has_its_result(tmp_path):
     log = tmp_path / "supernode.log"
-    asked = (
-        "Starting Flower SuperNode\nReceiving: query.report\nSent successfully\nReceiving: query.deliver\n"
-    )
+    asked = "Starting Flower SuperNode\nReceiving: query.report\nSent successfully\nReceiving: query.other\n"
     log.write_text("Receiving: query.report\n" + asked)
     assert not beside._all_answered(log)
     log.write_text("Receiving: query.report\n" + asked + "Sent successfully\n")

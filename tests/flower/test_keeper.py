@@ -8,6 +8,7 @@ import struct
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -17,6 +18,7 @@ from flower.loopback import content_of, write_rows
 from vaneb.flower import books, keeper, mailbox, wire
 from vaneb.flower.messenger import KEEPER, NotAnswered, app
 from vaneb.flower.settings import Settings
+from vaneb.prior import Prior
 
 SETTINGS = Settings(formula="y ~ x", population="discrete")
 
@@ -113,13 +115,21 @@ def test_only_so_many_runs_are_remembered(site):
 
 def test_each_study_keeps_its_result(site):
     held = keeper.Keeper({"client": "north", **{name: str(path) for name, path in site.items()}})
-    for number, formula in enumerate(("y ~ x", "y ~ 1")):
-        message = question("query.deliver")
-        message.content = wire.to_record({"token": "t", "mean": number})
+    for formula, names in (("y ~ x", ("Intercept", "x")), ("y ~ 1", ("Intercept",))):
+        d = len(names)
+        prior = Prior(np.zeros((1, d)), np.ones(1), np.eye(d)[None], names)
+        message = question("query.personalise")
+        message.content = wire.to_record({"token": "t", "prior": prior.to_wire(), "dispersion": 1.0})
         held.answer(message, {"formula": formula})
     kept = sorted((site["folder"] / "studies").glob("*/result.json"))
-    assert sorted(json.loads(path.read_text())["mean"] for path in kept) == [0, 1]
-    assert json.loads((site["folder"] / "result.json").read_text())["mean"] == 1
+    assert sorted(json.loads(path.read_text())["names"] for path in kept) == [
+        ["Intercept"],
+        ["Intercept", "x"],
+    ]
+    assert json.loads((site["folder"] / "result.json").read_text())["names"] == ["Intercept"]
+    for path in kept:
+        files = {other.name for other in path.parent.iterdir()}
+        assert {"result.csv", "result.html", "population.json"} <= files
     assert all(
         path.stat().st_mode & 0o077 == 0 for path in (site["folder"] / "studies").rglob("*") if path.is_dir()
     )

@@ -28,7 +28,7 @@ from vaneb.flower.policy import Policy, largest_leverage, rows_apart
 from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
 
-PLAIN = Settings(formula="response ~ dose", wait=0.1, timeout=5.0)
+PLAIN = Settings(formula="response ~ dose", form="constant", wait=0.1, timeout=5.0)
 PRIVATE = replace(PLAIN, epsilon=1.0, radius=5.0, se_low=0.05, se_high=2.0)
 N = 40
 

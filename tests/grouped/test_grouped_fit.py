@@ -263,7 +263,7 @@ def test_losses(family: str, y: list, mean: list, expected: float) -> None:
 
 def test_halves_share_each_clients_rows() -> None:
     rows = GroupedRows.from_columns(np.repeat([0, 1, 2], [2, 3, 5]), np.ones((10, 1)), np.arange(10.0))
-    first, second = halves_of_rows(rows, np.random.default_rng(0))
+    first, second = halves_of_rows(rows, 0)
     assert_array_equal(first.n_rows, [1, 2, 3])
     assert_array_equal(second.n_rows, [1, 1, 2])
     assert_array_equal(np.sort(np.concatenate([first.response, second.response])), np.arange(10.0))
@@ -274,7 +274,7 @@ def test_halves_are_taken_at_random_whatever_the_order_of_rows() -> None:
     rng = np.random.default_rng(1)
     y = np.sort(rng.standard_normal((2000, 6)), axis=1)
     rows = GroupedRows.from_columns(np.repeat(np.arange(2000), 6), np.ones((12000, 1)), y.ravel())
-    first, second = halves_of_rows(rows, rng)
+    first, second = halves_of_rows(rows, 1)
     means = [half.response.reshape(2000, 3).mean(axis=1) for half in (first, second)]
     assert abs(np.corrcoef(*means)[0, 1]) < 0.1
 
@@ -284,6 +284,13 @@ def clusters(apart: float, clients: int = 200) -> pd.DataFrame:
     k = np.repeat(np.arange(clients), 6)
     centre = np.where(rng.random(clients) < 0.5, -apart, apart) + rng.standard_normal(clients)
     return pd.DataFrame({"k": k, "y": centre[k] + 3 * rng.standard_normal(len(k))})
+
+
+def test_halves_of_a_client_do_not_depend_on_the_others() -> None:
+    rng = np.random.default_rng(2)
+    rows = GroupedRows.from_columns(np.repeat(np.arange(5), 9), rng.random((45, 2)), rng.random(45))
+    for whole, alone in zip(halves_of_rows(rows, 7), halves_of_rows(rows.take(slice(3, 4)), 7), strict=True):
+        assert_array_equal(whole.take(slice(3, 4)).response, alone.response)
 
 
 @pytest.mark.parametrize("apart", [0.0, 3.0])

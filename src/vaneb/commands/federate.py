@@ -228,6 +228,12 @@ def server(
 def client(
     data: Annotated[Path, typer.Option(help="This client's data; they stay here.")],
     name: Annotated[str, typer.Option(help="This client's name.")],
+    wards: Annotated[
+        str,
+        typer.Option(
+            "--client", help="Column that tells this site's clients apart, such as its wards, if it has many."
+        ),
+    ] = "",
     folder: Annotated[Path | None, typer.Option(help="Where its result goes; NAME by default.")] = None,
     server: Annotated[
         list[str] | None,
@@ -256,6 +262,8 @@ def client(
 ) -> None:
     """Run beside a data set until stopped; the result is written to FOLDER/result.json.
 
+    Beside it are result.csv, with a row for each client of the site, and result.html, a page to look at.
+
     What the client answers is said by its policy; what leaves is in FOLDER/studies first, and all that was
     asked, answered and refused in FOLDER/ledger.jsonl.
     """
@@ -266,6 +274,7 @@ def client(
 
         checks.check_name(name)
         checks.check_data(data)
+        checks.check_wards(data, wards)
         servers = server or ["127.0.0.1:9092"]
         hosts = [checks.split_address(address)[0] for address in servers]
         if len(set(servers)) < len(servers) or (once and len(servers) > 1):
@@ -289,7 +298,7 @@ def client(
             "client": name,
             "folder": str(folder),
             "policy": str(rules.resolve()),
-        }
+        } | ({"wards": wards} if wards else {})
         context = None if insecure else client_context(ca, certificate, private)
         node = beside.Node(name, folder, servers[0], context, None if insecure else private, node_config)
         if not insecure:

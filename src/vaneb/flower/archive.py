@@ -3,6 +3,7 @@
 model.json        what the reports and the prior are of
 reports/NODE.npz  one report each, written when it arrives
 prior.json
+shared.json       what else all clients share: the dispersion, the coding of the columns
 step.npz          where a fit over many exchanges stands, until it is done
 registered.json   who may come
 clients.json      numbers of the clients (networks)
@@ -26,7 +27,7 @@ from vaneb.flower import wire
 from vaneb.flower.settings import Settings
 from vaneb.prior import Prior
 
-STEP = "step.npz"
+STEP, SHARED = "step.npz", "shared.json"
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,16 @@ class Archive:
         path = self.folder / "prior.json"
         return Prior.load(path) if path.exists() else None
 
-    def keep_prior(self, prior: Prior) -> None:
+    def keep_prior(self, prior: Prior, **shared: Any) -> None:
+        """Keep the population, and what else all clients share: ``dispersion`` and ``design``."""
+        write_atomically(self.folder / SHARED, json.dumps(shared).encode())
         prior.save(self.folder / "prior.json")
         (self.folder / STEP).unlink(missing_ok=True)
+
+    def shared(self) -> dict[str, Any]:
+        """What all clients share besides the population."""
+        path = self.folder / SHARED
+        return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def delivered(self, prior: Prior) -> set[int]:
         """Nodes that have got their result under this prior."""

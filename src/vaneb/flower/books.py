@@ -5,6 +5,7 @@ studies/STUDY/
     study.json          what the study asks, and how much of it was answered
     release.json        what leaves, readable, written before it leaves
     release.npz         the same, exactly; what is asked again is answered with it
+    expanded.npz        likewise the second answer, of studies that have one
     rows-DIGEST.npy     marks of the rows behind it, and behind what left before it
     approved            that a person has released it, and what exactly
 """
@@ -32,6 +33,8 @@ from vaneb.flower.settings import Settings
 
 LEDGER, STUDIES = "ledger.jsonl", "studies"
 STUDY, RELEASE, EXACT, APPROVED = "study.json", "release.json", "release.npz", "approved"
+#: The second answer of a study, exactly.
+EXPANDED = "expanded.npz"
 ROWS = "rows-*.npy"
 #: Under what a release says how private it is; not sent.
 PRIVATE = "private"
@@ -186,18 +189,18 @@ class Study:
             with replacing(path) as temporary, open(temporary, "wb") as file:
                 np.save(file, marks, allow_pickle=False)
 
-    def kept(self) -> dict[str, Any] | None:
+    def kept(self, name: str = EXACT) -> dict[str, Any] | None:
         """What has left, or waits to leave."""
-        path = self.own / EXACT
+        path = self.own / name
         if not path.exists():
             return None
         answer = wire.load(path)
         answer.pop(PRIVATE, None)
         return answer
 
-    def keep(self, answer: Mapping[str, Any]) -> None:
+    def keep(self, answer: Mapping[str, Any], name: str = EXACT) -> None:
         private = {"epsilon": self.settings.epsilon, "delta": self.settings.delta}
-        wire.save(self.own / EXACT, {**answer, **({PRIVATE: private} if self.settings.epsilon else {})})
+        wire.save(self.own / name, {**answer, **({PRIVATE: private} if self.settings.epsilon else {})})
 
     def check_budget(self) -> None:
         """Refuse a private release that would spend more than the site has."""

@@ -27,6 +27,7 @@ from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.sandbox import Sandbox, version, within_reach
 from vaneb.flower.settings import Settings
 from vaneb.flower.status import SOON
+from vaneb.grouped.frames import need_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +74,16 @@ def check_data(path: Path) -> None:
         _, frame = read_client(path)
         if not len(frame):
             raise InvalidOption(f"--data {path}: has no rows.")
+
+
+def check_wards(path: Path, column: str) -> None:
+    """That the column that tells a site's clients apart is there."""
+    if not column:
+        return
+    if path.is_dir():
+        raise InvalidOption(f"--client {column}: a folder of images is one client. Leave it out.")
+    with _wrong(f"--client {column}", f"Name a column of {path}."):
+        need_column(read_client(path)[1], column, "--client")
 
 
 def check_certificate(path: Path, whose: str) -> None:

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from vaneb.errors import InvalidReport
+from vaneb.flower.sums import SiteSums
 from vaneb.flower.wire import Tree
 from vaneb.reports import ClientReport
 
@@ -22,13 +21,15 @@ class Claim:
     """One node's report, valid by itself."""
 
     node: int
-    report: ClientReport
+    report: ClientReport | SiteSums
     names: tuple[str, ...]
     design: str
 
     @property
     def kind(self) -> tuple[tuple[str, ...], str, str]:
         """What must be the same for all clients of a fit."""
+        if isinstance(self.report, SiteSums):
+            return self.names, self.design, "sums"
         family = type(self.report.covariance).__name__
         constant = "Constant" if family in ("ConstantDiagonal", "ConstantFull") else family
         return self.names, self.design, constant
@@ -42,8 +43,8 @@ def read_names(value: object) -> tuple[str, ...]:
     return tuple(value) if good else ()
 
 
-def read_claim(node: int, registered: str, content: Tree) -> Claim:
-    """The report in an answer; ``InvalidReport`` says what is wrong with it."""
+def read_claim(node: int, registered: str, content: Tree, *, sums: bool = False) -> Claim:
+    """The report in an answer, or the sums; ``InvalidReport`` says what is wrong with it."""
     names = read_names(content.get("names"))
     if not names:
         raise InvalidReport("names: expected a list of text.")
@@ -51,13 +52,14 @@ def read_claim(node: int, registered: str, content: Tree) -> Claim:
     if not isinstance(design, str) or len(design) > 100:
         raise InvalidReport("design: expected a short text.")
     try:
-        report = ClientReport.from_wire(content.get("report", {}))
+        report = (SiteSums if sums else ClientReport).from_wire(content.get("report", {}))
     except InvalidReport:
         raise
     except Exception:  # from outside: any of a dozen kinds of error
         raise InvalidReport("report: not a client report that this version writes.") from None
-    if len(names) != len(report.estimate) or len(set(names)) != len(names):
-        raise InvalidReport(f"names: {len(names)} for {len(report.estimate)} parameters, or not distinct.")
+    d = report.dimension if isinstance(report, SiteSums) else len(report.estimate)
+    if len(names) != d or len(set(names)) != len(names):
+        raise InvalidReport(f"names: {len(names)} for {d} parameters, or not distinct.")
     if registered and report.id != registered:
         raise InvalidReport(
             f"id: answers for {report.id!r:.40}, but this node is registered as {registered!r}."
@@ -105,16 +107,3 @@ def consistent(
                 f"have {len(wanted)} ({', '.join(wanted[:6])})."
             )
     return accepted, refused
-
-
-def check_array(value: object, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """A finite float array of the given shape, from outside."""
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise InvalidReport(f"{what}: expected numbers of shape {shape}.") from None
-    if array.dtype.kind not in "iuf" or array.shape != shape:
-        raise InvalidReport(f"{what}: expected numbers of shape {shape}, got {array.dtype} {array.shape}.")
-    if not np.isfinite(array).all():
-        raise InvalidReport(f"{what}: holds numbers that are not finite.")
-    return array.astype(np.float64)

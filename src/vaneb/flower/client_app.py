@@ -35,12 +35,12 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import private_folder, write_atomically
 from vaneb.fl.naming import known_names_only
 from vaneb.flower import books, client_data, wire
-from vaneb.flower.books import Held, Study, plain
-from vaneb.flower.client_data import RESULT
+from vaneb.flower.books import EXPANDED, Held, Study
 from vaneb.flower.exchange import FAILED, TOKEN
 from vaneb.flower.policy import Policy, PolicyRefused, row_marks
 from vaneb.flower.processes import SIMULATION
-from vaneb.flower.settings import Settings
+from vaneb.flower.settings import SUMS, Settings
+from vaneb.flower.sums import Population, allowed, dispersion_of, site_sums
 from vaneb.likelihood.seam import Likelihood
 
 app = ClientApp()
@@ -59,7 +59,10 @@ FAILURES: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a client is: its name, its file, its folder, and the rules that hold there."""
+    """Where a site is: its name, its file, its folder, and the rules that hold there.
+
+    ``wards`` is the column that tells its clients apart, if it has many.
+    """
 
     settings: Settings
     client: str
@@ -68,6 +71,7 @@ class Place:
     policy: Policy | None
     column: str = ""
     number: int = 0
+    wards: str = ""
 
     @classmethod
     def of(cls, context: Context) -> Place:
@@ -82,8 +86,15 @@ class Place:
             if not node.get(name):
                 raise InvalidOption(f"node config: {name} is missing. Start it with 'vaneb federate client'.")
         policy = Policy.read(Path(str(node["policy"]))) if "policy" in node else Policy()
-        client, data, folder = (str(node.get(name, "")) for name in ("client", "data", "folder"))
-        return cls(settings, client, Path(data), Path(folder), policy)
+        client, data, folder, wards = (
+            str(node.get(name, "")) for name in ("client", "data", "folder", "wards")
+        )
+        if wards and (settings.mode != "reports" or settings.form != SUMS or settings.epsilon):
+            raise InvalidOption(
+                f"--client {wards}: a site with many clients answers mode reports with form {SUMS} only, "
+                "without epsilon."
+            )
+        return cls(settings, client, Path(data), Path(folder), policy, wards=wards)
 
     @property
     def study(self) -> Study | None:
@@ -91,10 +102,13 @@ class Place:
         return None if self.policy is None else Study(self.folder, self.settings, self.policy)
 
     def model(self) -> tuple[str, client_data.LocalModel]:
-        """The client's id and its coded rows, if the policy lets anything be said of them."""
+        """The site's name and its coded rows, of the clients of which the policy lets anything be said."""
         name, model, _, _ = self._fitted()
-        if self.policy is not None:
-            self.policy.check_model(model)
+        return name, model.only(*allowed(model, self.policy))
+
+    def whole(self) -> tuple[str, client_data.LocalModel]:
+        """The same with all clients, for what stays here."""
+        name, model, _, _ = self._fitted()
         return name, model
 
     def likelihood(self, atoms: int = 0) -> tuple[str, client_data.LocalModel, Likelihood]:
@@ -107,9 +121,10 @@ class Place:
             study.keep_rows(marks)
         return name, model, likelihood()
 
-    def marks(self) -> Any:
+    def marks(self, model: client_data.LocalModel) -> Any:
         """Marks of the rows behind an answer."""
-        return self._fitted()[3]
+        _, whole, _, marks = self._fitted()
+        return marks[np.isin(whole.kept, model.kept)]
 
     def _fitted(self) -> Any:
         """Found once for a file as it is; a process that is asked again need not fit again."""
@@ -123,8 +138,8 @@ class Place:
 @functools.lru_cache(maxsize=4096)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
-    agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings)
-    model = client_data.local_model(agreed, place.settings)
+    agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings, place.wards)
+    model = client_data.local_model(agreed, place.settings, place.wards)
     likelihood = functools.cache(lambda: client_data.local_likelihood(model, place.settings))
     return place.client or name, model, likelihood, row_marks(frame.iloc[model.kept])
 
@@ -183,6 +198,7 @@ def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Me
                         study.begin()
                     answer = handler(question, place)
                 if study is not None and tells:
+                    answer = study.policy.rounded(answer)
                     study.release(handler.__name__, answer)
             except Exception as error:
                 answer = {FAILED: sentence_for(error)}
@@ -204,32 +220,52 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
     if mechanism is not None and kept is not None:
         return kept
     client, model = place.model()
-    if study is not None and not study.check_rows(place.marks()) and kept is not None:
+    marks = place.marks(model)
+    if study is not None and not study.check_rows(marks) and kept is not None:
         return kept
     if study is not None and mechanism is not None:
         if model.fewest_of_level or model.classes:
             raise PolicyRefused("formula: levels and classes have names, which no noise protects.")
         study.check_budget()
-    fitted = client_data.local_report(model, place.settings)
-    one = fitted[0]
-    answer: dict[str, Any] = {"names": list(fitted.names), "design": model.design}
-    if mechanism is not None:
-        one = mechanism.release(one, np.random.default_rng())
-        answer["design"] = ""
-    answer["report"] = {**one.to_wire(), "id": client}
+    answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
+    if mechanism is None and place.settings.form == SUMS:
+        answer["report"] = site_sums(client, model, place.settings.seed, place.policy).to_wire()
+    else:
+        one = client_data.local_report(model, place.settings)[0]
+        if mechanism is not None:
+            one = mechanism.release(one, np.random.default_rng())
+            answer["design"] = ""
+        answer["report"] = {**one.to_wire(), "id": client}
     if study is not None:
         study.count()
-        study.keep_rows(place.marks())
+        study.keep_rows(marks)
         study.keep(answer)
     return answer
 
 
-@app.query("deliver")
-@guarded("reports", tells=False)
-def deliver(question: wire.Tree, place: Place) -> dict[str, Any]:
-    """Keep what the server found for this client."""
-    place.keep(RESULT, (json.dumps(plain(question), indent=1) + "\n").encode())
-    return {"kept": True}
+@app.query("expand")
+@guarded("reports")
+def expand(question: wire.Tree, place: Place) -> dict[str, Any]:
+    """The report once more, about where the server's first population puts this client.
+
+    Once in a study: asked again, with the answer that has left, whatever the server's population is then.
+    """
+    settings, study = place.settings, place.study
+    if settings.form != SUMS or settings.epsilon or settings.family == "gaussian":
+        raise InvalidOption("expand: not a question of this run.")
+    if study is not None and (kept := study.kept(EXPANDED)) is not None:
+        return kept
+    client, model = place.model()
+    marks = place.marks(model)
+    if study is not None and (study.kept() is None or not study.check_rows(marks)):
+        raise PolicyRefused("expand: no report of these rows has left.")
+    answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
+    population = Population.of(question, len(model.names), (place.policy or Policy()).farthest)
+    answer["report"] = site_sums(client, model, settings.seed, place.policy, population).to_wire()
+    if study is not None:
+        study.count()
+        study.keep(answer, EXPANDED)
+    return answer
 
 
 @app.query("evaluate")
@@ -246,14 +282,18 @@ def evaluate(question: wire.Tree, place: Place) -> dict[str, Any]:
 
 
 @app.query("personalise")
-@guarded("evaluate", "secure", tells=False)
+@guarded("reports", "evaluate", "secure", tells=False)
 def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
-    """Find this client's own posterior from the prior; nothing of it is told."""
-    from vaneb.flower.evaluation import own_posterior
+    """Find the posterior of each of this site's clients from the prior; nothing of it is told."""
+    from vaneb.flower.personalise import keep_results, own_posterior
 
-    client, model, likelihood = place.likelihood()
-    found = own_posterior(question, client, likelihood, model)
-    place.keep(RESULT, (json.dumps(plain(found), indent=1) + "\n").encode())
+    if place.settings.mode == "reports":
+        client, model = place.whole()
+        likelihood = client_data.own_likelihood(model, dispersion_of(question, place.settings))
+    else:
+        client, model, likelihood = place.likelihood()
+    found = own_posterior(question, model, likelihood, () if place.wards else (client,))
+    keep_results(place.folder, client, found, many=bool(place.wards))
     return {"kept": True}
 
 

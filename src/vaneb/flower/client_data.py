@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.settings import Settings
+from vaneb.grouped.frames import as_pandas, canonical_order, client_ids, need_column
+from vaneb.grouped.halves import some_rows
 from vaneb.likelihood.seam import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
@@ -26,28 +28,44 @@ if TYPE_CHECKING:
 
 #: The file in which a client finds its result.
 RESULT = "result.json"
+#: Beside it: a row for each client, a page to look at, and the population.
+TABLE, PAGE, POPULATION = "result.csv", "result.html", "population.json"
 #: Name of a column that rows are given to make them one client's.
 CLIENT = "__client__"
 
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """One client's rows, coded, and its family."""
+    """A site's rows, coded, and their family: of one client, or of many (wards)."""
 
     rows: GroupedRows
     family: Family
     design: str
     """Stands for the coding of the columns: levels of factors and classes, in order."""
-    fewest_of_level: dict[str, int] = field(default_factory=dict)
-    """Rows of the rarest level of each factor."""
+    levels: dict[str, NDArray[np.str_]] = field(default_factory=dict)
+    """The level of each row, for each factor."""
     classes: bool = False
     """Whether the response is one of a few classes."""
     kept: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
-    """Positions of the rows in the file."""
+    """Position of each row in the file."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.family.parameter_names(self.rows.names)
+
+    @property
+    def fewest_of_level(self) -> dict[str, int]:
+        """Rows of the rarest level of each factor, of those that are there."""
+        return {c: int(np.unique(own, return_counts=True)[1].min()) for c, own in self.levels.items()}
+
+    def some(self, mask: NDArray[np.bool_]) -> LocalModel:
+        """Some of the rows."""
+        levels = {column: own[mask] for column, own in self.levels.items()}
+        return replace(self, rows=some_rows(self.rows, mask), levels=levels, kept=self.kept[mask])
+
+    def only(self, *clients: int) -> LocalModel:
+        """Some of the clients."""
+        return self.some(np.isin(self.rows.client_of_row, clients))
 
 
 def read_client(path: Path, column: str = "", number: int = 0) -> tuple[str, pd.DataFrame]:
@@ -60,16 +78,24 @@ def read_client(path: Path, column: str = "", number: int = 0) -> tuple[str, pd.
     return groups[number]
 
 
-def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
-    """Code the rows as the formula says."""
+def local_model(frame: pd.DataFrame, settings: Settings, column: str = "") -> LocalModel:
+    """Code the rows as the formula says; ``column`` tells the clients of a site apart, if it has many."""
     from vaneb.grouped.design import learn_design
     from vaneb.grouped.formula import parse
     from vaneb.local.family import family_class
 
-    offset = settings.offset or None
-    data = frame.assign(**{CLIENT: "client"})
-    formula = parse(settings.formula, data, [CLIENT, *([offset] if offset else [])])
-    design = learn_design(data, formula, settings.family, client=CLIENT, offset=offset)
+    offset, own = settings.offset or None, column or CLIENT
+    data = frame if column else frame.assign(**{CLIENT: "client"})
+    if column:
+        need_column(data, column, "--client")
+    reserved = [own, *([offset] if offset else [])]
+    formula = parse(settings.formula, data, reserved)
+    if column in formula.columns:
+        raise InvalidOption(f"formula: leave out {column}, which tells the clients of this site apart.")
+    # Results do not depend on how rows came; nor does which of them make up a half.
+    order = canonical_order(data, dict.fromkeys([*reserved, *formula.columns]))
+    data = data.iloc[order]
+    design = learn_design(data, formula, settings.family, client=own, offset=offset)
     if learned := design.encoding.learned:
         raise InvalidOption(
             f"formula: {learned[0]} takes numbers from the client's own rows, so that its coefficient would "
@@ -96,9 +122,9 @@ def local_model(frame: pd.DataFrame, settings: Settings) -> LocalModel:
         rows,
         family,
         hashlib.sha256(coding.encode()).hexdigest()[:16],
-        {column: int(used[column].value_counts().loc[lambda n: n > 0].min()) for column in design.levels},
+        {factor: used[factor].astype(str).to_numpy() for factor in design.levels},
         bool(design.coding.classes),
-        coded.kept,
+        order[coded.kept],
     )
 
 
@@ -107,7 +133,7 @@ def local_report(model: LocalModel, settings: Settings) -> Reports:
     from vaneb.local.report import report
 
     dispersion = settings.dispersion if settings.dispersion > 0 else None
-    form = "constant" if settings.form == "diagonal" else settings.form
+    form = "moments" if settings.form == "moments" else "constant"
     found = report(model.rows, model.family, form=form, dispersion=dispersion)
     return _with_variances_only(found) if settings.form == "diagonal" else found
 
@@ -131,15 +157,18 @@ def local_likelihood(model: LocalModel, settings: Settings) -> Likelihood:
     """What is evaluated at atoms: the client's covariance function, or its exact likelihood."""
     if settings.likelihood == "covariance":
         return local_report(model, settings).likelihood()
+    return own_likelihood(model, settings.dispersion)
+
+
+def own_likelihood(model: LocalModel, dispersion: float = 0.0) -> Likelihood:
+    """The exact likelihood of the rows; a ``dispersion`` that is not given is estimated from them."""
     from vaneb.likelihood.exact import exact_likelihood
     from vaneb.local.fit import common_dispersion, fit_clients
 
     family = model.family
-    if not settings.dispersion > 0:
-        family = family.with_dispersion(
-            common_dispersion(model.rows, family, fit_clients(model.rows, family))
-        )
-    return exact_likelihood(model.rows, family)
+    if not dispersion > 0:
+        dispersion = common_dispersion(model.rows, family, fit_clients(model.rows, family))
+    return exact_likelihood(model.rows, family.with_dispersion(dispersion))
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -151,8 +180,6 @@ def _read(path: Path) -> pd.DataFrame:
 @lru_cache(maxsize=2)
 def _clients_of(path: str, changed: int, column: str) -> list[tuple[str, Any]]:
     """Ids and rows of the clients in a table, in order of their first rows."""
-    from vaneb.grouped.frames import as_pandas, client_ids, need_column
-
     frame = as_pandas(_read(Path(path)))
     need_column(frame, column, "the simulation")
     ids = client_ids(frame[column])

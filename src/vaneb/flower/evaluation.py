@@ -12,20 +12,20 @@ import numpy as np
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
-from vaneb.flower.claims import check_array, read_names
+from vaneb.flower.claims import read_names
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Line, Lost
-from vaneb.flower.one_shot import FEWEST, results_of
+from vaneb.flower.one_shot import FEWEST
+from vaneb.flower.personalise import personalise_all
 from vaneb.flower.remote import RemoteLikelihood
 from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
-from vaneb.flower.wire import Tree
+from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.likelihood.starts import completed_estimates
 from vaneb.npmle.options import DEFAULT
 from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
-from vaneb.posterior import posterior
 from vaneb.prior import Prior
 from vaneb.sums import Sums, em_step, own_sums
 
@@ -56,13 +56,6 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
         answer = {"value": sums.value, "gradient": sums.gradient, "information": sums.information}
         return answer | ({"outer": sums.outer} if curvature else {})
     raise InvalidReport(f"question: {kind!r:.40} is not known.")
-
-
-def own_posterior(question: Tree, client: str, likelihood: Likelihood, model: LocalModel) -> dict[str, Any]:
-    """This client's posterior under the server's prior, found where its data are."""
-    prior = Prior.from_wire(question.get("prior"))
-    found = posterior(likelihood, prior, ids=(client,), names=model.names)
-    return results_of(found)[0]
 
 
 # ---------------------------------------------------------------- at the server
@@ -203,15 +196,3 @@ def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[s
     if strange:
         raise Lost(strange)
     return common[0]
-
-
-def personalise_all(line: Line, archive: Archive, prior: Prior, roll: Roll) -> list[str]:
-    """Send the prior; every client keeps its own posterior and tells only that it has."""
-    done = archive.delivered(prior)
-    content = prior.to_wire()
-    for answer in line.ask("personalise", {n: {"prior": content} for n in roll.names if n not in done}):
-        if answer.content is not None:
-            archive.mark_delivered(answer.node, prior)
-        elif answer.node not in roll.troubles:
-            roll.lose(answer.node, answer.reason)
-    return sorted(roll.name(node) for node in archive.delivered(prior) if node in roll.names)

@@ -48,6 +48,7 @@ class Keeper:
         from flwr.supercore.task_identity import TaskIdentity
 
         from vaneb.flower import client_app
+        from vaneb.flower.client_data import RESULT
 
         run, node = int(message.metadata.run_id), int(message.metadata.dst_node_id)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, node
@@ -56,22 +57,25 @@ class Keeper:
         self.states[run] = state
         while len(self.states) > MOST_RUNS:
             self.states.popitem(last=False)
-        result = Path(self.node_config["folder"]) / client_app.RESULT
+        result = Path(self.node_config["folder"]) / RESULT
         before = _written(result)
         try:
             return client_app.app(message, context)
         finally:
             self.states[run] = context.state
             if _written(result) != before:
-                self._keep_by_study(result, run_config)
+                self._keep_by_study(result.parent, run_config)
 
-    def _keep_by_study(self, result: Path, run_config: dict[str, Any]) -> None:
+    def _keep_by_study(self, folder: Path, run_config: dict[str, Any]) -> None:
         """A copy of a result with its study: the next one takes the place of ``result.json``."""
         from vaneb.flower.books import STUDIES, study_name
+        from vaneb.flower.client_data import PAGE, POPULATION, RESULT, TABLE
         from vaneb.flower.settings import Settings
 
-        own = result.parent / STUDIES / study_name(Settings.from_run_config(run_config))
-        write_atomically(private_folder(own) / result.name, result.read_bytes())
+        settings = Settings.from_run_config(run_config)
+        own = private_folder(folder / STUDIES / study_name(settings))
+        for name in (RESULT,) if settings.mode == "network" else (POPULATION, TABLE, PAGE, RESULT):
+            write_atomically(own / name, (folder / name).read_bytes())
 
     def serve(self, door: socket.socket) -> None:
         """One question after the other."""

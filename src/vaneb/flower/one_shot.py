@@ -1,12 +1,13 @@
-"""One-shot personalisation at the server: ask for reports, fit, give every client its own posterior.
+"""One-shot personalisation at the server: ask for reports, fit, and let every site find its own posteriors.
 
 Reports are on disk as soon as they arrive, so a server that is killed asks only those that have not answered.
-With a saved prior nothing is fitted: a late client reports, and is served from it.
+With a saved prior nothing is asked or fitted: a late client is served from it.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from vaneb.errors import InvalidReport
@@ -14,35 +15,33 @@ from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
 from vaneb.flower.claims import Claim, consistent, read_claim
 from vaneb.flower.exchange import Line
+from vaneb.flower.lossless import fit_sums
+from vaneb.flower.personalise import personalise_all
 from vaneb.flower.roll import Roll, call_roll
-from vaneb.flower.settings import Settings
-from vaneb.posterior import Posterior
+from vaneb.flower.settings import SUMS, Settings
 from vaneb.prior import Prior
-from vaneb.reports import Reports
+from vaneb.reports import ClientReport, Reports
 
 #: Fewer reports than this are no population.
 FEWEST = 2
-#: Of the intervals that clients are given.
-LEVEL = 0.9
-#: Entries of posterior covariances that are held at once.
-ENTRIES = 20_000_000
 
 
 def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """One run; returns what it did, which is in the archive too."""
     roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
     prior = None if settings.refit else archive.prior()
-    claims = _collect(line, archive, roll)
-    accepted, refused = consistent(claims, _parameters(settings, prior), _earlier(archive, roll))
-    for node, reason in refused.items():
-        roll.refuse(node, reason)
-        archive.forget_report(node)
-    began, fitted = time.process_time(), False
+    fitted, began = prior is None, 0.0
+    nodes, about = tuple(roll.names), dict[str, Any]()
     if prior is None:
-        prior, fitted = _fit(accepted, settings, roll), True
-        archive.keep_prior(prior)
-    fit_seconds = time.process_time() - began
-    served = _deliver(line, archive, prior, accepted, roll)
+        accepted = _accepted(line, settings, archive, roll)
+        began = time.process_time()
+        prior, about = _fit(line, accepted, settings, archive, roll)
+        about["fit_cpu_seconds"] = round(time.process_time() - began, 3)
+        nodes = tuple(node for node in accepted if node in roll.names)
+    for node, content in archive.reports().items():
+        if roll.names.get(node) == "":  # not authenticated: called as it calls itself
+            roll.names[node] = str(content["report"]["id"])
+    served = personalise_all(line, archive, prior, roll, nodes)
     return archive.keep_outcome(
         settings.mode,
         served,
@@ -50,18 +49,40 @@ def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, A
         line.traffic.summary(),
         absent=list(roll.absent),
         fitted=fitted,
-        clients=len(accepted),
+        clients=prior.clients,
         atoms=len(prior.weights),
-        fit_cpu_seconds=round(fit_seconds, 3),
+        population=str(prior),
+        **about,
     )
 
 
-def _collect(line: Line, archive: Archive, roll: Roll) -> dict[int, Claim]:
+def _accepted(line: Line, settings: Settings, archive: Archive, roll: Roll) -> dict[int, Claim]:
+    """Reports that can be fitted together, by node; the others are refused by name."""
+    claims = _collect(line, settings, archive, roll)
+    accepted, refused = consistent(claims, _parameters(settings), _earlier(archive, roll))
+    for node, reason in refused.items():
+        roll.refuse(node, reason)
+        archive.forget_report(node)
+    clients = sum(_count(claim) for claim in accepted.values())
+    if clients < FEWEST:
+        raise InvalidReport(
+            f"reports: {clients} usable, but a population needs {FEWEST}. Start more clients. {roll.told()}"
+        )
+    return accepted
+
+
+def _count(claim: Claim) -> int:
+    """Clients of a site."""
+    return 1 if isinstance(claim.report, ClientReport) else claim.report.whole.n_clients
+
+
+def _collect(line: Line, settings: Settings, archive: Archive, roll: Roll) -> dict[int, Claim]:
     """Reports that are saved already, and those of the nodes that have none, saved as they arrive."""
     claims: dict[int, Claim] = {}
+    sums = settings.form == SUMS and not settings.epsilon
     for node, content in archive.reports().items():
         try:
-            claims[node] = read_claim(node, roll.names.get(node, ""), content)
+            claims[node] = read_claim(node, roll.names.get(node, ""), content, sums=sums)
         except InvalidReport:  # saved under other rules, such as another name: ask again
             archive.forget_report(node)
     for answer in line.ask("report", {node: {} for node in roll.names if node not in claims}):
@@ -69,7 +90,7 @@ def _collect(line: Line, archive: Archive, roll: Roll) -> dict[int, Claim]:
             (roll.lose if answer.silent else roll.refuse)(answer.node, answer.reason)
             continue
         try:
-            claims[answer.node] = read_claim(answer.node, roll.names[answer.node], answer.content)
+            claims[answer.node] = read_claim(answer.node, roll.names[answer.node], answer.content, sums=sums)
         except InvalidReport as error:
             roll.refuse(answer.node, str(error))
         else:
@@ -86,18 +107,15 @@ def _earlier(archive: Archive, roll: Roll) -> dict[str, int]:
     return bound | {name: node for node, name in roll.names.items() if name}
 
 
-def _parameters(settings: Settings, prior: Prior | None) -> tuple[str, ...]:
-    if prior is not None:
-        return prior.names
+def _parameters(settings: Settings) -> tuple[str, ...]:
     return tuple(name.strip() for name in settings.parameters.split(",")) if settings.parameters else ()
 
 
-def _fit(accepted: dict[int, Claim], settings: Settings, roll: Roll) -> Prior:
-    if len(accepted) < FEWEST:
-        raise InvalidReport(
-            f"reports: {len(accepted)} usable, but a population needs {FEWEST}. Start more clients. "
-            f"{roll.told()}"
-        )
+def _fit(
+    line: Line, accepted: dict[int, Claim], settings: Settings, archive: Archive, roll: Roll
+) -> tuple[Prior, dict[str, Any]]:
+    """The population, kept, and what to say of the fit."""
+    claims = sorted(accepted.values(), key=lambda claim: claim.report.id)
     model = VANEB(
         population=settings.population,
         solver=settings.solver or None,
@@ -105,52 +123,18 @@ def _fit(accepted: dict[int, Claim], settings: Settings, roll: Roll) -> Prior:
         iterations=settings.iterations,
         seed=settings.seed,
     )
-    return model.fit(_stacked(accepted)).prior_
-
-
-def _stacked(accepted: dict[int, Claim]) -> Reports:
-    claims = sorted(accepted.values(), key=lambda claim: claim.report.id)
-    return Reports.from_clients([claim.report for claim in claims], claims[0].names)
-
-
-def _deliver(line: Line, archive: Archive, prior: Prior, accepted: dict[int, Claim], roll: Roll) -> list[str]:
-    """Send every client that is there its own posterior; returns the ids of all that have it."""
-    done = archive.delivered(prior)
-    served = [claim.report.id for node, claim in accepted.items() if node in done]
-    pending = [node for node in accepted if node in roll.names and node not in done]
-    if not pending:
-        return served
-    claims = [accepted[node] for node in pending]
-    size = max(1, ENTRIES // len(claims[0].names) ** 2)
-    results: dict[int, dict[str, Any]] = {}
-    for first in range(0, len(pending), size):
-        part = [claim.report for claim in claims[first : first + size]]
-        posterior = VANEB.from_prior(prior).personalize(Reports.from_clients(part, claims[0].names))
-        results |= dict(zip(pending[first : first + size], results_of(posterior), strict=True))
-    for answer in line.ask("deliver", results):
-        client = accepted[answer.node].report.id
-        if answer.content is None:
-            roll.lose(answer.node, f"result not delivered: {answer.reason}", client=client)
-        else:
-            archive.mark_delivered(answer.node, prior)
-            served.append(client)
-    return served
-
-
-def results_of(posterior: Posterior) -> list[dict[str, Any]]:
-    """What each client is given: its own posterior and nobody else's."""
-    lower, upper = posterior.interval(LEVEL)
-    return [
-        {
-            "client": str(client),
-            "names": list(posterior.names),
-            "mean": posterior.mean[k],
-            "covariance": posterior.covariance[k],
-            "lower": lower[k],
-            "upper": upper[k],
-            "level": LEVEL,
-            "shrinkage": float(posterior.shrinkage[k]),
-            "flag": posterior.flag[k],
-        }
-        for k, client in enumerate(posterior.ids)
-    ]
+    sites = {claim.node: claim.report for claim in claims if not isinstance(claim.report, ClientReport)}
+    about: dict[str, Any] = {"sites": {claim.report.id: _count(claim) for claim in claims}}
+    shared: dict[str, Any] = {"design": claims[0].design}
+    if sites:
+        here = [node for node in sites if node in roll.names]
+        found = fit_sums(line, sites, here, claims[0].names, settings, model)
+        about |= {"dispersion": found.dispersion, "expanded": found.expanded}
+        about |= {"differs": list(found.differs), "notes": list(found.notes)}
+        shared["dispersion"] = found.dispersion
+    else:
+        reports = [claim.report for claim in claims if isinstance(claim.report, ClientReport)]
+        model.fit(Reports.from_clients(reports, claims[0].names))
+    prior = replace(model.prior_, clients=sum(map(_count, claims)))
+    archive.keep_prior(prior, **shared)
+    return prior, about

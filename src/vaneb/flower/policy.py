@@ -47,6 +47,9 @@ class Policy:
         the model sets apart from all others.
     rows_per_coefficient : fewest rows for each coefficient.
     largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
+    farthest : how far from its own estimate, in standard errors, a client's loss is expanded; far away it
+        is that of a few rows.
+    digits : significant digits of the numbers that leave; 0 is all of them.
     changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
     studies : most studies that are answered; many models of the same rows tell of single ones.
     exchanges : most questions that are answered in one study.
@@ -66,6 +69,8 @@ class Policy:
     rows_per_level: int = 5
     rows_per_coefficient: float = 3.0
     largest_leverage: float = 0.8
+    farthest: float = 3.0
+    digits: int = 0
     changed_rows: int = 5
     studies: int = 20
     exchanges: int = 300
@@ -131,15 +136,19 @@ class Policy:
         if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):
             raise PolicyRefused(f"formula {settings.formula!r:.80}: not one of those that this site answers.")
 
-    def agreed(self, frame: pd.DataFrame, settings: Settings) -> pd.DataFrame:
-        """The columns that a formula may use: to a model the others are not there."""
+    def agreed(self, frame: pd.DataFrame, settings: Settings, wards: str = "") -> pd.DataFrame:
+        """The columns that a formula may use: to a model the others are not there.
+
+        The column that tells a site's own clients apart is there, whatever the list says; no formula may
+        have it.
+        """
         if not self.columns:
             return frame
         for column in frame.columns:
             named = re.search(rf"(?<!\w){re.escape(str(column))}(?!\w)", settings.formula)
             if column not in self.columns and (named or settings.offset == column):
                 raise PolicyRefused(f"column {column}: not one of those that this site has agreed on.")
-        return frame[[column for column in frame.columns if column in self.columns]]
+        return frame[[column for column in frame.columns if column in (*self.columns, wards)]]
 
     def check_model(self, model: LocalModel) -> None:
         """Refuse a model from which rows could be read."""
@@ -168,6 +177,20 @@ class Policy:
                 f"formula: a row has a leverage of {leverage:.2f}, so that its response shows in the fit; "
                 f"this site accepts {self.largest_leverage:g}."
             )
+
+    def rounded(self, answer: Any) -> Any:
+        """An answer with no more digits than may leave."""
+        if not self.digits:
+            return answer
+        if isinstance(answer, Mapping):
+            return {key: self.rounded(value) for key, value in answer.items()}
+        if isinstance(answer, list | tuple):
+            return [self.rounded(value) for value in answer]
+        if isinstance(answer, np.ndarray) and answer.dtype.kind == "f":
+            size = np.floor(np.log10(np.maximum(np.abs(answer), 1e-300)))
+            unit = 10.0 ** (size - (self.digits - 1))
+            return np.where(np.isfinite(answer), np.round(answer / unit) * unit, answer)
+        return float(f"{answer:.{self.digits}g}") if isinstance(answer, float) else answer
 
     def check_size(self, rows: int) -> None:
         if rows < self.fewest_rows:

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
-from vaneb.flower.claims import check_array
 from vaneb.flower.exchange import Line, Lost
-from vaneb.flower.wire import Tree
+from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Ascent, Clients
 from vaneb.sums import Sums

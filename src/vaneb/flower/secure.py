@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
-from vaneb.flower.claims import check_array
 from vaneb.flower.evaluation import Steps, described, run_at_clients
 from vaneb.flower.exchange import Line, Lost, error_of
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
+from vaneb.flower.wire import check_array
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior
 from vaneb.sums import Sums, em_step, own_sums

@@ -19,17 +19,22 @@ log = logging.getLogger(__name__)
 
 #: Names the server's folder; an environment variable, since clients see the run config.
 FOLDER = "VANEB_FEDERATION"
+#: The page of the federation, in that folder.
+PAGE = "federation.html"
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one mode; what it did, or why it could not, is in ``outcome.json``."""
+    """Run one mode; what it did, or why it could not, is in ``outcome.json``, and on a page beside it."""
     folder = Path(os.environ.get(FOLDER, "federation"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
         settings = Settings.from_run_config(context.run_config)
         archive = Archive.open(folder, settings)
         run(grid, context, settings, archive)
+        from vaneb.report import federation_content, write_page
+
+        write_page(folder / PAGE, federation_content(folder))
     except VanebError as error:
         Archive(folder).keep_failure(str(error))
         log.error("%s", error)

@@ -15,6 +15,9 @@ from vaneb.errors import InvalidOption
 FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "multinomial")
 MODES = ("reports", "evaluate", "secure", "network")
 LIKELIHOODS = ("covariance", "exact")
+#: The form of a report in which nothing is lost.
+SUMS = "sums"
+FORMS = (SUMS, "constant", "diagonal", "moments")
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,13 @@ class Settings:
     mode : "reports" (one-shot), "evaluate" (evaluation at the client), "secure" (the same, only sums arrive),
         or "network".
     formula, family, offset : the clients' local model.
-    form : of a reported covariance function: "constant" (a matrix), "diagonal" (its variances only, for many
-        parameters) or "moments"; none of them holds a row.
-    dispersion : noise of the gaussian and gamma families; 0 lets every client estimate its own.
+    form : of a report.  "sums": cross-products for the gaussian family, from which the fit is that of pooled
+        rows; for others the expansion of the loss.  Or an estimate with a covariance function: "constant" (a
+        matrix), "diagonal" (its variances only, for many parameters) or "moments".  None of them holds a row.
+    exchanges : of sums, for families that are not gaussian: 2 has clients expand their loss once more, where
+        the population puts them; 1 does without.
+    dispersion : noise of the gaussian and gamma families; 0 has it estimated, from all clients' sums, or by
+        every client from its own rows.
     likelihood : what is evaluated at the client: its "covariance" function or its "exact" likelihood.
     parameters : names that every client must report, separated by commas; "" takes what most of them report.
     population, solver, tol, iterations, seed : as of ``vaneb.VANEB``; by default reports give a posterior
@@ -51,7 +58,8 @@ class Settings:
     formula: str = ""
     family: str = "gaussian"
     offset: str = ""
-    form: str = "constant"
+    form: str = SUMS
+    exchanges: int = 2
     dispersion: float = 0.0
     likelihood: str = "covariance"
     parameters: str = ""
@@ -83,7 +91,7 @@ class Settings:
             raise InvalidOption(f"run: {self.refused}")
         for option, value, known in (
             ("mode", self.mode, MODES),
-            ("form", self.form, ("constant", "diagonal", "moments")),
+            ("form", self.form, FORMS),
             ("likelihood", self.likelihood, LIKELIHOODS),
             ("family", self.family, FAMILIES),
         ):
@@ -98,6 +106,8 @@ class Settings:
         for option in ("wait", "timeout"):
             if not getattr(self, option) > 0:
                 raise InvalidOption(f"{option}: must be a positive number of seconds.")
+        if self.exchanges not in (1, 2):
+            raise InvalidOption(f"exchanges: {self.exchanges}, but there are 1 or 2.")
         if self.nodes < 1:
             raise InvalidOption(f"nodes: {self.nodes}, but a federation has at least one.")
         if self.epsilon and self.mode != "reports":

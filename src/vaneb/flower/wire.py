@@ -183,3 +183,16 @@ def _as_array(value: Any) -> NDArray[Any] | None:
     if array.dtype.kind == "f":
         return array.astype(array.dtype if array.dtype.itemsize <= 8 else np.float64)
     return array if array.dtype.kind in "iub" else None
+
+
+def check_array(value: object, shape: tuple[int, ...], what: str) -> np.ndarray:
+    """A finite float array of the given shape, from outside."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InvalidReport(f"{what}: expected numbers of shape {shape}.") from None
+    if array.dtype.kind not in "iuf" or array.shape != shape:
+        raise InvalidReport(f"{what}: expected numbers of shape {shape}, got {array.dtype} {array.shape}.")
+    if not np.isfinite(array).all():
+        raise InvalidReport(f"{what}: holds numbers that are not finite.")
+    return array.astype(np.float64)

@@ -30,6 +30,7 @@ from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
 from vaneb.grouped import mixed_kernels as kernels
+from vaneb.likelihood.loss_sums import Columns
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.objective import Array
@@ -99,29 +100,30 @@ class MixedModel:
 
 
 def centred_basis(design: Array, varying: Flags | None = None) -> tuple[Array, int | None]:
+    """``basis_of`` the columns of a design."""
+    return basis_of(Columns.of(design), varying)
+
+
+def basis_of(columns: Columns, varying: Flags | None = None) -> tuple[Array, int | None]:
     """B (p, p), and the position of the constant column if there is one.
 
     B phi are the coefficients of the design's columns if phi are those of the centred and scaled ones: so
     neither the units nor the zero of a covariate has a say.  Where the constant's coefficient is the same for
     all clients, columns whose coefficient is not must keep their zero.
     """
-    spread = np.ptp(design, axis=0)
-    constant = np.flatnonzero((spread == 0) & (design[0] != 0))
-    if constant.size:
-        one = int(constant[0])
-        centre, scale = design.mean(axis=0), design.std(axis=0)
-    else:
-        one = -1
-        centre, scale = np.zeros(design.shape[1]), np.sqrt(np.mean(design**2, axis=0))
-    basis = np.diag(1 / np.where(scale > 1e-12 * np.abs(design).max(axis=0), scale, 1.0))
+    centre, spread = columns.mean, columns.scale
+    constant = np.flatnonzero((spread == 0) & (centre != 0))
+    one = int(constant[0]) if constant.size else -1
+    scale = spread if constant.size else np.hypot(centre, spread)
+    basis = np.diag(1 / np.where(scale > 1e-12 * np.abs(centre), scale, 1.0))
     if one < 0:
         return basis, None
-    basis[one, one] = 1 / design[0, one]
-    others = np.arange(design.shape[1]) != one
+    basis[one, one] = 1 / centre[one]
+    others = np.arange(len(centre)) != one
     moved = others & (spread > 0)
     if varying is not None and not varying[one]:
         moved &= ~varying
-    basis[one, moved] = -centre[moved] * np.diagonal(basis)[moved] / design[0, one]
+    basis[one, moved] = -centre[moved] * np.diagonal(basis)[moved] / centre[one]
     return basis, one
 
 

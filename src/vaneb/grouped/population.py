@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from vaneb.grouped.choice import (
 from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.gaussian_posterior import sample_gaussians
+from vaneb.grouped.halves import first_halves
 from vaneb.grouped.mixed_model import MOST, TIE_BREAK, centred_basis, centred_rows, identified
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
@@ -226,21 +228,39 @@ def fit_population(
     else:
         reports = client_reports(rows, local, names)
         clients, status = reports.likelihood(), list(reports.status)
-    if model.kind == "discrete":
+    kind = model.kind
+    if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
+        kind = "gaussian"
+    fitted = structure.fitted if exact else None
+    learn_population(clients, structure, kind, names, model, progress, fitted=fitted)
+    return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+
+
+def learn_population(
+    clients: Likelihood,
+    structure: Structure,
+    kind: str,
+    names: tuple[str, ...],
+    model: VANEB,
+    progress: Progress | None = None,
+    *,
+    fitted: Fitted | None,
+) -> None:
+    """Fit ``model`` to these clients, with a population of this kind.
+
+    ``fitted``: the structure's Gaussian population, if it is that of these very clients.
+    """
+    if kind == "discrete":
         model.fit(clients, progress=progress)
         model.prior_ = replace(model.prior_, names=names)
-    else:
-        kind = model.kind
-        if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
-            kind = "gaussian"
-        found = None
-        recoded, fitted = _in_phi(clients, structure.basis), structure.fitted
-        if kind == "gaussian" and exact and clients.is_gaussian and fitted is not None:
-            found = sample_gaussians(fitted, seed=model.seed, options=model.options)
-        prior, model.sampling_ = found or _sampled(recoded, structure, kind == "gaussian", model, progress)
-        model.prior_ = prior.mapped(structure.basis, names)
-        model.certificate_, model.trace_ = None, ()
-    return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
+        return
+    found = None
+    if kind == "gaussian" and clients.is_gaussian and fitted is not None:
+        found = sample_gaussians(fitted, seed=model.seed, options=model.options)
+    recoded = _in_phi(clients, structure.basis)
+    prior, model.sampling_ = found or _sampled(recoded, structure, kind == "gaussian", model, progress)
+    model.prior_ = prior.mapped(structure.basis, names)
+    model.certificate_, model.trace_ = None, ()
 
 
 def _in_phi(clients: Likelihood, basis: Array) -> Any:
@@ -331,37 +351,53 @@ def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
     where clients are skewed or have other tails than one Gaussian.
     """
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
-    if rows.n_clients < FEWEST or not structure.varying.any():
+    if not may_have_groups(structure, rows.n_clients):
         return False
-    if structure.fitted is not None and not looks_odd(structure.fitted):
+    family = structure.family
+
+    def half(first: GroupedRows, second: GroupedRows) -> Half:
+        def losses(after: Posterior) -> Array:
+            mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
+            return family.client_scores(second, mean)
+
+        return Half(exact_likelihood(first, family), losses)
+
+    first, second = halves_of_rows(rows, seed)
+    return mixture_predicts_better((half(first, second), half(second, first)), structure, seed)
+
+
+class Half(NamedTuple):
+    """Half of the rows of K clients, and how well estimates from it predict the other half."""
+
+    clients: Likelihood
+    losses: Callable[[Posterior], Array]
+    """Average loss of each client's other rows, (K,), given the posterior from these."""
+
+
+def may_have_groups(structure: Structure, n_clients: int) -> bool:
+    """Is it worth asking halves of this many clients' rows whether there are groups?"""
+    if n_clients < FEWEST or not structure.varying.any():
         return False
-    family, basis = structure.family, structure.basis
-    halves, gains = halves_of_rows(rows, np.random.default_rng([seed, 3])), []
-    for first, second in (halves, halves[::-1]):
-        clients = exact_likelihood(first, family)
+    return structure.fitted is None or looks_odd(structure.fitted)
+
+
+def mixture_predicts_better(halves: tuple[Half, Half], structure: Structure, seed: int) -> bool:
+    """See ``predicts_better``."""
+    gains = []
+    for clients, losses_of in halves:
         losses = []
         for kind in ("gaussian", "mixture"):
             prior, _ = sample_populations(
-                _in_phi(clients, basis), single=kind == "gaussian", seed=seed, options=QUICK,
+                _in_phi(clients, structure.basis), single=kind == "gaussian", seed=seed, options=QUICK,
                 varying=structure.varying,
             )  # fmt: skip
-            after = posterior(clients, prior.mapped(basis))
-            mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
-            losses.append(family.client_scores(second, mean))
+            losses.append(losses_of(posterior(clients, prior.mapped(structure.basis))))
         gains.append(losses[0] - losses[1])
     gain = np.mean(gains, axis=0)
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
-def halves_of_rows(rows: GroupedRows, rng: np.random.Generator) -> tuple[GroupedRows, GroupedRows]:
-    """Half of each client's rows, taken at random, and the others.
-
-    Rows come in the order of their values.  Every second one would make halves more alike than rows that are
-    independent, and a population too wide would then seem to predict best.
-    """
-    n = len(rows.response)
-    shuffled = np.lexsort((rng.random(n), rows.client_of_row))
-    place = np.arange(n) - np.repeat(rows.starts[:-1], rows.n_rows)
-    first = np.zeros(n, dtype=bool)
-    first[shuffled] = place % 2 == 0
+def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:
+    """Half of each client's rows, taken at random, and the others."""
+    first = first_halves(rows, seed)
     return rows.some_rows(np.flatnonzero(first)), rows.some_rows(np.flatnonzero(~first))

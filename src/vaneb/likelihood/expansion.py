@@ -34,8 +34,9 @@ NEAR = 0.1
 def from_slopes(points: Array, value: Array, gradient: Array, curvature: Array) -> ConstantGaussian:
     """The Gaussian with this value, gradient (K, d) and minus Hessian (K, d, d) at ``points``."""
     diagonal = np.abs(np.diagonal(curvature, axis1=1, axis2=2))
-    # a coordinate of which the client says nothing must not turn rounding of the slope into an estimate
-    scale = np.sqrt(np.maximum(diagonal, 1e-10 * diagonal.max(axis=1, keepdims=True) + 1e-300))
+    # A coordinate of which the client says nothing must not turn rounding of the slope into an estimate.
+    largest = diagonal.max(axis=1, keepdims=True)
+    scale = np.sqrt(np.maximum(diagonal, np.where(largest > 1e-200, 1e-10 * largest, 1.0)))
     values, vectors = np.linalg.eigh(curvature / scale[:, :, None] / scale[:, None, :])
     values = np.maximum(np.abs(values), FLAT * np.abs(values).max(axis=1, keepdims=True) + 1e-300)
     slope = np.einsum("kia,ki->ka", vectors, gradient / scale)

@@ -224,3 +224,12 @@ def within_clients(rows: GroupedRows, family: Family, fits: LocalFits) -> tuple[
     part = rows.take(clients)
     theta = fits.theta[clients][part.client_of_row]
     return part, family.index(theta, part.design, part.offset), int(free.sum())
+
+
+def squared_residuals(rows: GroupedRows, family: Family, fits: LocalFits) -> Array:
+    """Pearson's statistic of each client's rows about its own fit, (K,); zero without a dispersion."""
+    if not family.has_dispersion:
+        return np.zeros(rows.n_clients)
+    mean = family.mean(family.index(fits.theta[rows.client_of_row], rows.design, rows.offset))
+    squares = rows.weight * (rows.response - mean) ** 2 / family.variance(mean)
+    return np.add.reduceat(squares, rows.starts[:-1])

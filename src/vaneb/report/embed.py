@@ -15,7 +15,10 @@ import numpy as np
 Content = Mapping[str, Any]
 
 #: In the order in which they need each other.
-SCRIPTS = ("core", "plot", "mixture", "prior", "space", "who", "clients", "fit", "study", "train", "main")
+SCRIPTS = (
+    "core", "plot", "mixture", "prior", "space", "who", "clients", "fit", "study", "train", "federation",
+    "main",
+)  # fmt: skip
 #: Digits of embedded numbers: more than a picture or a table shows.
 DIGITS = 6
 

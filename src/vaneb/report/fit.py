@@ -96,7 +96,7 @@ def fit_content(
         "exact": exact,
         "opens": opens,
         "prior": {
-            **_prior(prior, axes, shown_own, posterior),
+            **prior_content(prior, axes, _ranges(axes, shown_own, posterior)),
             "opens": _opens(shown[-len(axes.shown) :]),
             "percent": shown[-1].quantity.percent,
             "parameters": len(axes.shown),
@@ -235,15 +235,9 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _prior(prior: Prior, axes: Coordinates, own: NDArray[np.float64], posterior: Posterior) -> dict[str, Any]:
-    """The components, of some of the populations where they are many, heaviest first."""
-    shown = np.arange(len(prior.weights))
-    if prior.draw is not None:
-        drawn = np.unique(np.linspace(0, prior.populations - 1, MOST_POPULATIONS).astype(np.intp))
-        shown = np.flatnonzero(np.isin(prior.draw, drawn) & prior.shared)
-    shown = shown[np.argsort(-prior.weights[shown], kind="stable")][:MOST_ATOMS]
-    spreads = None if prior.covariances is None else axes.map @ prior.covariances[shown] @ axes.map.T
-    weights = prior.weights[shown]
+def _ranges(axes: Coordinates, own: NDArray[np.float64], posterior: Posterior) -> NDArray[np.float64]:
+    """Where pictures look, (2, q): at the clients, less those that nobody is near, and at the atoms."""
+    prior = posterior.prior
     usual = np.array([UNEXPLAINED not in flag for flag in posterior.flag])
     usual = usual if usual.any() else ~usual
     ranges = window(axes.of(posterior.mean[usual]), axes.of(own))
@@ -252,6 +246,18 @@ def _prior(prior: Prior, axes: Coordinates, own: NDArray[np.float64], posterior:
             [np.minimum(ranges[0], axes.of(prior.atoms[prior.shared]).min(axis=0)),
              np.maximum(ranges[1], axes.of(prior.atoms[prior.shared]).max(axis=0))]
         )  # fmt: skip
+    return ranges
+
+
+def prior_content(prior: Prior, axes: Coordinates, ranges: NDArray[np.float64]) -> dict[str, Any]:
+    """The components, of some of the populations where they are many, heaviest first."""
+    shown = np.arange(len(prior.weights))
+    if prior.draw is not None:
+        drawn = np.unique(np.linspace(0, prior.populations - 1, MOST_POPULATIONS).astype(np.intp))
+        shown = np.flatnonzero(np.isin(prior.draw, drawn) & prior.shared)
+    shown = shown[np.argsort(-prior.weights[shown], kind="stable")][:MOST_ATOMS]
+    spreads = None if prior.covariances is None else axes.map @ prior.covariances[shown] @ axes.map.T
+    weights = prior.weights[shown]
     return {
         "ranges": numbers(ranges.T),
         "curves": None if prior.covariances is None else _curves(prior, axes, ranges),

@@ -44,6 +44,7 @@ SECRET = "-31415"
 TIMEOUT = 90.0
 SETTINGS = Settings(
     formula="y ~ x",
+    form="constant",
     family="poisson",
     parameters="Intercept,x",
     nodes=len(EARLY),
@@ -97,8 +98,7 @@ def federation(tmp_path_factory):
     names = [*EARLY, "late"]
     with deployment(folder, [*names, "stranger"], app_client="hostile:app", app_files=[hostile]) as here:
         _first_run(here, story, names)
-        for name in HONEST:
-            (folder / f"{name}.csv").unlink()
+        story.reported = {name: _reports_of(folder, name) for name in HONEST}
         with here.superlink(server, names) as link:
             _second_run(here, story, link)
             for name in (*BAD, "stranger"):
@@ -111,6 +111,12 @@ def federation(tmp_path_factory):
     story.address = (folder / "nursery" / "address").read_text()
     story.pids = here.pids
     return story
+
+
+def _reports_of(folder: Path, name: str) -> int:
+    """How often an honest client has been asked for its report, by its own ledger."""
+    ledger = folder / "clients" / name / "ledger.jsonl"
+    return ledger.read_text().count('"question": "report"')
 
 
 def errors_of(folder: Path) -> int:
@@ -185,10 +191,11 @@ def test_the_honest_are_served_whatever_the_others_do(federation):
 
 
 def test_a_killed_server_resumes_without_asking_again(federation):
-    """The honest clients' files were gone by then: asked again, they could not have answered."""
+    """Nor does the third run: by their own ledgers the honest have not been asked again."""
     assert federation.first_error is not None
     assert not federation.first_outcome
     assert {*HONEST, *LIARS} <= federation.saved
+    assert federation.reported == {name: _reports_of(federation.folder, name) for name in HONEST}
     assert federation.outcome["clients"] == len(HONEST) + len(LIARS)
     assert federation.outcome["fitted"]
 
@@ -228,7 +235,7 @@ def test_a_stranger_is_refused(federation):
 def test_a_late_client_is_served_without_a_fit(federation):
     assert not federation.late["fitted"]
     assert "late" in federation.late["served"]
-    assert federation.late["by_kind"]["deliver"]["messages"] == 2
+    assert federation.late["by_kind"]["personalise"]["messages"] == 2
     assert result(federation, "late")["client"] == "late"
 
 

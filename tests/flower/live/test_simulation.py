@@ -13,12 +13,8 @@ pytest.importorskip("ray")
 from typer.testing import CliRunner
 
 from flower.loopback import write_rows
-from vaneb import VANEB, Reports
 from vaneb.cli import app
-from vaneb.flower import client_data
-from vaneb.flower.settings import Settings
-
-SETTINGS = Settings(formula="y ~ x", population="discrete")
+from vaneb.grouped import fit_groups
 
 
 def test_every_virtual_client_gets_its_own_posterior(tmp_path):
@@ -34,10 +30,5 @@ def test_every_virtual_client_gets_its_own_posterior(tmp_path):
     results = [json.loads(path.read_text()) for path in (folder / "clients").glob("*/result.json")]
     found = {result["client"]: result["mean"] for result in results}
 
-    single = []
-    for k, frame in enumerate(frames):
-        report = client_data.local_report(client_data.local_model(frame, SETTINGS), SETTINGS)[0]
-        single.append(type(report)(f"c{k}", report.estimate, report.n, report.covariance, report.status))
-    reports = Reports.from_clients(single)
-    expected = VANEB(population="discrete").fit(reports).personalize(reports)
-    np.testing.assert_allclose([found[f"c{k}"] for k in range(6)], expected.mean, rtol=1e-6)
+    pooled = fit_groups(pd.concat(frames), client="site", formula="y ~ x", population="discrete")
+    np.testing.assert_allclose([found[f"c{k}"] for k in range(6)], pooled.posterior.mean, rtol=1e-6)

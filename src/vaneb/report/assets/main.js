@@ -1,6 +1,6 @@
 // Put the page together; on a live page, again whenever there is something new.
 
-const PAGES = { fit: fitPage, study: studyPage, train: trainPage, waiting: () => [] };
+const PAGES = { fit: fitPage, study: studyPage, train: trainPage, federation: federationPage, waiting: () => [] };
 
 function render(data) {
   redraws.clear();

@@ -14,7 +14,7 @@ function priorSection(name, title, lead, view) {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
     const figure = [lineView, planeView, spaceView][kind](name, view, chosen);
     const again = () => figure.redraw();
-    const boxes = view.single ? [["after", view.words[1]]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"]];
+    const boxes = !view.ids.length ? [] : view.single ? [["after", view.words[1]]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"]];
     if (!view.prior.spreads) boxes.push(["atoms", "atoms"]);
     if (kind === 1) boxes.push(["contours", "contours"]);
     controls.replaceChildren(segments(`${name}:kind`, kinds, rebuild, Math.min(q, kinds.length) - 1), ...selects, ...boxes.map(([box, label]) => checkbox(`${name}:${box}`, label, again)));
@@ -24,15 +24,15 @@ function priorSection(name, title, lead, view) {
   if (!(`${name}:kind` in state)) state[`${name}:kind`] = view.opens == null ? Math.min(q, 3) - 1 : q === 2 ? 1 : 0;
   const dots = element("div", { class: "legend" }, view.single ? null : key("own")(view.words[0]), key("after")(view.words[1]), view.prior.spreads ? null : key("atom")("atoms, area by weight"));
   queueMicrotask(rebuild);
-  return section(title, lead, controls, dots, holder);
+  return section(title, lead, controls, view.ids.length ? dots : null, holder);
 }
 
 function caption(view, kind, chosen) {
   const beyond = (values, k) => chosen.some((i) => { const v = values[i][k], [low, high] = rangeOf(view, i); return v != null && (v < low || v > high); });
   const outside = view.ids.filter((_, k) => beyond(view.own, k) || beyond(view.mean, k)).length;
   const missing = view.ids.filter((_, k) => chosen.some((i) => view.own[i][k] == null)).length;
-  const parts = [];
-  if (kind === 0) parts.push(view.prior.curves ? "Line: how often each value is expected among new clients. Band: where 90% of the populations that the data allow put that line. Below: each client's own estimate joined to its personalised one." : view.prior.spreads ? "Filled: density of the population. Below: each client's own estimate joined to its personalised one." : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
+  const parts = [], below = view.ids.length ? " Below: each client's own estimate joined to its personalised one." : "";
+  if (kind === 0) parts.push(view.prior.curves ? "Line: how often each value is expected among new clients. Band: where 90% of the populations that the data allow put that line." + below : view.prior.spreads ? "Filled: density of the population." + below : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
   if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population, on average over what the data allow." : "Contours hold 50%, 80% and 95% of the estimates of a typical client: the atoms blurred by the median client's noise.");
   if (kind === 2) parts.push("Drag, or use the arrow keys, to rotate.");
   if (outside) parts.push(`${outside.toLocaleString("en")} ${outside === 1 ? "client lies" : "clients lie"} outside the picture.`);

@@ -34,8 +34,8 @@ def lie(genuine: Message, question: Message) -> Message:
     return Message(wire.to_record(content), reply_to=question)
 
 
-@app.query("deliver")
-def deliver(message: Message, context: Context) -> Message:
+@app.query("personalise")
+def personalise(message: Message, context: Context) -> Message:
     from vaneb.flower import client_app
 
     return client_app.app(message, context)

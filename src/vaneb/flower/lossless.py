@@ -1,0 +1,110 @@
+"""At the server: the population from sites' sums, as if their rows were in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vaneb.errors import InvalidReport
+from vaneb.estimators import VANEB
+from vaneb.flower.exchange import Line
+from vaneb.flower.settings import Settings
+from vaneb.flower.sums import SiteSums, stacked
+from vaneb.grouped.from_sums import ClientSums, find_structure_of_sums, fit_population_of_sums
+from vaneb.grouped.mixed_model import basis_of
+from vaneb.grouped.population import model_basis
+from vaneb.likelihood.loss_sums import Columns
+from vaneb.likelihood.recoded import Recoded
+from vaneb.local import families
+from vaneb.local.families import Family
+from vaneb.local.family import family_class
+from vaneb.population.options import QUICK
+
+#: A first population, from clients that know nothing of each other, is too narrow.
+WIDER = 2.0
+
+
+class SumsFit(NamedTuple):
+    """What was found besides the population, which the model holds."""
+
+    dispersion: float
+    expanded: int
+    """Sites that answered the second question."""
+    differs: tuple[str, ...]
+    """Coefficients that differ between clients."""
+    notes: tuple[str, ...]
+
+
+def fit_sums(
+    line: Line,
+    sites: Mapping[int, SiteSums],
+    here: Sequence[int],
+    names: tuple[str, ...],
+    settings: Settings,
+    model: VANEB,
+) -> SumsFit:
+    """Fit ``model`` to the clients of all sites (by node); those ``here`` can be asked once more.
+
+    A site that does not answer the second question is in the fit as its first answer has it.
+    """
+    everyone = stacked(list(sites.values()))
+    columns = Columns.pooled(everyone.whole.n, everyone.mean, everyone.scale)
+    family, known = _family(settings, everyone, columns)
+    expanded = dict[int, SiteSums]()
+    if settings.family != "gaussian" and settings.exchanges > 1:
+        basis = model_basis(basis_of(columns)[0], everyone.dimension)
+        first = VANEB("gaussian", seed=settings.seed, options=QUICK)
+        first.fit(Recoded(everyone.whole.likelihood(family), basis))
+        start = first.prior_.mapped(basis)
+        question: dict[str, Any] = {"mean": start.mean, "covariance": WIDER * start.covariance}
+        question |= {"dispersion": family.dispersion}
+        for answer in line.ask("expand", {node: question for node in here}):
+            if answer.content is not None and (again := _again(answer.content, sites[answer.node])):
+                expanded[answer.node] = again
+        everyone = stacked([expanded.get(node, site) for node, site in sites.items()])
+    sums = _client_sums(everyone, columns)
+    structure = find_structure_of_sums(sums, family, known=known, asked=model.kind == "discrete")
+    fit_population_of_sums(sums, structure, names, model)
+    reached = np.abs(structure.basis[:, structure.varying]).max(axis=1, initial=0.0) > 0
+    differs = tuple(name for name, flag in zip(names, reached, strict=True) if flag)
+    return SumsFit(structure.family.dispersion, len(expanded), differs, structure.notes)
+
+
+def _family(settings: Settings, everyone: SiteSums, columns: Columns) -> tuple[Family, bool]:
+    """The family with the dispersion that all clients share, and whether that is known before the fit."""
+    if settings.family == "multinomial":
+        return families.multinomial(1 + everyone.dimension // len(columns.mean), len(columns.mean)), True
+    family = family_class(settings.family)()
+    if settings.family not in ("gaussian", "gamma"):
+        return family, True
+    if settings.dispersion > 0:
+        return family.with_dispersion(settings.dispersion), True
+    if settings.family == "gaussian":
+        return family, False
+    if not everyone.freedom.sum() > 0:
+        raise InvalidReport(
+            "dispersion: no client has more rows than coefficients. Give it (--set dispersion=NUMBER)."
+        )
+    some = everyone.freedom > 0
+    dispersion = max(everyone.squares[some].sum() / everyone.freedom[some].sum(), 1e-12)
+    return family.with_dispersion(dispersion), True
+
+
+def _again(content: Mapping[str, object], before: SiteSums) -> SiteSums | None:
+    """A second answer, if it is of the clients of the first."""
+    try:
+        found = SiteSums.from_wire(content.get("report"))
+    except InvalidReport:
+        return None
+    same = found.id == before.id and found.dimension == before.dimension
+    return found if same and np.array_equal(found.whole.n, before.whole.n) else None
+
+
+def _client_sums(everyone: SiteSums, columns: Columns) -> ClientSums:
+    """With the halves of the clients whose sites let halves leave."""
+    first, second = everyone.parts[:2]
+    apart = np.flatnonzero(second.n > 0)
+    of_client = everyone.scale.max(axis=0) <= 1e-12 * np.abs(everyone.mean).max(axis=0)
+    return ClientSums(everyone.whole, (first.take(apart), second.take(apart)), columns, of_client)

@@ -1,0 +1,286 @@
+"""What a site says of its clients' rows: sums (``likelihood.loss_sums``), for one client or for many wards.
+
+For least squares these are the cross-products X'X, X'y, y'y and n, and a fit from them is that of the pooled
+rows.  They come in two parts, the halves of each client's rows: their sum is what the fit needs, and the
+choice of what differs between clients needs them apart (``grouped.from_sums``).  Where the site's policy
+lets no half leave, the first part is the whole and the second has no rows.
+
+Other families have a third part, the whole: the quadratic that stands for the client's loss where a
+population puts it (``likelihood.matching``).  First that is a population about the client's own estimate, in
+which a standard deviation of a covariate changes the index by one, more or less; and when the server has a
+first idea of the population, it is asked once more under that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vaneb.errors import InvalidReport
+from vaneb.flower.client_data import LocalModel
+from vaneb.flower.policy import Policy, PolicyRefused
+from vaneb.flower.settings import Settings
+from vaneb.flower.wire import check_array
+from vaneb.grouped.halves import first_halves
+from vaneb.grouped.mixed_model import centred_basis
+from vaneb.grouped.population import model_basis
+from vaneb.likelihood.exact import exact_likelihood
+from vaneb.likelihood.expansion import modes_under
+from vaneb.likelihood.loss_sums import Columns, LossSums
+from vaneb.likelihood.matching import matched
+from vaneb.likelihood.seam import Array
+from vaneb.local.fit import LocalFits, fit_clients, squared_residuals
+from vaneb.semidefinite import unit_diagonal
+
+#: Entries of a message's arrays, at most, for each client of a site: nobody has more coefficients than this.
+MOST_COEFFICIENTS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSums:
+    """Sums of the rows of W clients of one site."""
+
+    id: str
+    parts: tuple[LossSums, ...]
+    """Two halves, and for families that are not Gaussian the whole."""
+    mean: Array
+    """Of each client's columns, (W, p)."""
+    scale: Array
+    """(W, p)"""
+    squares: Array
+    """Squared residuals of the client's own fit, (W,); what a dispersion is made of."""
+    freedom: Array
+    """Rows less coefficients where there is a fit of its own, else 0: (W,)."""
+
+    @property
+    def dimension(self) -> int:
+        return self.parts[0].point.shape[1]
+
+    @property
+    def whole(self) -> LossSums:
+        return self.parts[2] if len(self.parts) > 2 else self.parts[0].plus(self.parts[1])
+
+    def to_wire(self) -> dict[str, Any]:
+        both = self.parts
+        lower = np.tril_indices(self.parts[0].point.shape[1])
+        return {
+            "id": self.id,
+            "n": np.stack([part.n for part in both], axis=1).astype(np.int64),
+            "point": both[0].point,
+            "loss": np.stack([part.loss for part in both], axis=1),
+            "gradient": np.stack([part.gradient for part in both], axis=1),
+            "hessian": np.stack([part.hessian[:, lower[0], lower[1]] for part in both], axis=1),
+            "mean": self.mean,
+            "scale": self.scale,
+            "squares": self.squares,
+            "freedom": self.freedom,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> Self:
+        """From outside; ``InvalidReport`` names what is wrong."""
+        if not isinstance(wire, dict) or not isinstance(wire.get("id"), str) or len(wire["id"]) > 500:
+            raise InvalidReport("report: not sums that this version writes.")
+        w, d = _matrix(wire, "point")
+        p = _matrix(wire, "mean")[1]
+        parts = 3 if getattr(wire.get("n"), "shape", ()) == (w, 3) else 2
+        wanted = {
+            "n": (w, parts),
+            "point": (w, d),
+            "loss": (w, parts),
+            "gradient": (w, parts, d),
+            "hessian": (w, parts, d * (d + 1) // 2),
+            "mean": (w, p),
+            "scale": (w, p),
+            "squares": (w,),
+            "freedom": (w,),
+        }
+        found = {name: check_array(wire.get(name), size, name) for name, size in wanted.items()}
+        n = found["n"]
+        if not ((n >= 0) & (n == np.round(n)) & (n < 2**53)).all() or not (n[:, 0] >= 1).all():
+            raise InvalidReport("n: expected numbers of rows, at least one for each client.")
+        for name in ("scale", "squares", "freedom"):
+            if not (found[name] >= 0).all():
+                raise InvalidReport(f"{name}: expected numbers that are not negative.")
+        if d % p:
+            raise InvalidReport(f"mean: {p} columns for {d} coefficients.")
+        lower = np.tril_indices(d)
+        hessian = np.zeros((w, parts, d, d))
+        hessian[:, :, lower[0], lower[1]] = hessian[:, :, lower[1], lower[0]] = found["hessian"]
+        unit = unit_diagonal(hessian.reshape(-1, d, d))[0]
+        if np.diagonal(hessian, axis1=2, axis2=3).min() < 0 or np.linalg.eigvalsh(unit)[:, 0].min() < -1e-6:
+            raise InvalidReport("hessian: expected positive semidefinite matrices.")
+        found_parts = [
+            LossSums(
+                n[:, i].astype(np.intp),
+                found["point"],
+                found["loss"][:, i],
+                found["gradient"][:, i],
+                hessian[:, i],
+            )
+            for i in range(parts)
+        ]
+        rest = (found[name] for name in ("mean", "scale", "squares", "freedom"))
+        return cls(wire["id"], tuple(found_parts), *rest)
+
+
+def _matrix(wire: dict[str, Any], name: str) -> tuple[int, int]:
+    """The shape of a matrix, from outside, that nobody has made too large."""
+    shape: tuple[int, ...] = getattr(wire.get(name), "shape", ())
+    if len(shape) != 2 or not shape[0] or not 0 < shape[1] <= MOST_COEFFICIENTS:
+        raise InvalidReport(f"{name}: expected a matrix, one row for each client, got shape {shape}.")
+    return int(shape[0]), int(shape[1])
+
+
+def stacked(sites: Sequence[SiteSums]) -> SiteSums:
+    """All clients of all sites."""
+
+    def joined(parts: Sequence[LossSums]) -> LossSums:
+        fields = ("n", "point", "loss", "gradient", "hessian")
+        return LossSums(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
+    return SiteSums(
+        "",
+        tuple(joined(part) for part in zip(*(site.parts for site in sites), strict=True)),
+        *(
+            np.concatenate([getattr(site, name) for site in sites])
+            for name in ("mean", "scale", "squares", "freedom")
+        ),
+    )
+
+
+# ---------------------------------------------------------------- at the site
+
+
+def allowed(model: LocalModel, policy: Policy | None) -> NDArray[np.intp]:
+    """Clients of the site of which something may be said; refused if there are none."""
+    if policy is None:
+        return np.arange(model.rows.n_clients)
+    found, refused = [], None
+    for k in range(model.rows.n_clients):
+        try:
+            policy.check_model(model.only(k))
+        except PolicyRefused as error:
+            refused = error
+        else:
+            found.append(k)
+    if refused is not None and not found:
+        raise refused
+    return np.array(found, dtype=np.intp)
+
+
+def site_sums(
+    client: str,
+    model: LocalModel,
+    seed: int,
+    policy: Policy | None,
+    population: Population | None = None,
+) -> SiteSums:
+    """The sums of a site whose clients may all be spoken of.
+
+    Of families that are not Gaussian under ``population``; without one, about the clients' own estimates.
+    """
+    rows, family = model.rows, model.family
+    fits = fit_clients(rows, family)
+    points, whole = fits.theta, tuple[LossSums, ...]()
+    if family.name != "gaussian":
+        if population is None:
+            basis = model_basis(centred_basis(rows.design)[0], len(model.names))
+            centres, spread = fits.theta, basis @ basis.T
+        else:
+            family = family.with_dispersion(population.dispersion)
+            centres, spread = _centres(model, fits, population), population.covariance
+        found = matched(exact_likelihood(rows, family, fits), centres, spread)
+        phi, points = family.dispersion, found.middle
+        slope = phi * (np.einsum("kij,kj->ki", found.precision, points) - found.weighted)
+        whole = (LossSums(rows.n_rows, points, np.zeros(len(points)), slope, phi * found.precision),)
+    first = first_halves(rows, seed)
+    whole_only = [k for k in range(rows.n_clients) if not _halves_may_leave(model.only(k), seed, policy)]
+    first |= np.isin(rows.client_of_row, whole_only)
+    halves = tuple(_sums_of(model, mask, points) for mask in (first, ~first))
+    columns = [Columns.of(design) for design in np.split(rows.design, rows.starts[1:-1])]
+    exists = fits.exists
+    return SiteSums(
+        client,
+        halves + whole,
+        np.array([one.mean for one in columns]),
+        np.array([one.scale for one in columns]),
+        np.where(exists, squared_residuals(rows, family, fits), 0.0),
+        np.where(exists, np.maximum(fits.n - fits.theta.shape[1], 0), 0).astype(float),
+    )
+
+
+class Population(NamedTuple):
+    """A server's first idea of the population."""
+
+    mean: Array
+    covariance: Array
+    dispersion: float
+    farthest: float
+    """How far from its own estimate, in standard errors, a client may be asked about."""
+
+    @classmethod
+    def of(cls, question: dict[str, Any], d: int, farthest: float) -> Self:
+        """From outside."""
+        covariance = check_array(question.get("covariance"), (d, d), "covariance")
+        if np.linalg.eigvalsh(unit_diagonal(covariance[None])[0])[0, 0] < 1e-12:
+            raise InvalidReport("covariance: expected a positive definite matrix.")
+        mean = check_array(question.get("mean"), (d,), "mean")
+        return cls(mean, covariance, dispersion_of(question) or 1.0, farthest)
+
+
+def _centres(model: LocalModel, fits: LocalFits, population: Population) -> Array:
+    """The population's centre, for each client moved so that it stays near its own estimate.
+
+    No farther than ``farthest`` standard errors, root mean square over coefficients: a server that could ask
+    about any place would find places where a few rows are all of a client's loss.
+    """
+    family = model.family.with_dispersion(population.dispersion)
+    modes = modes_under(exact_likelihood(model.rows, family, fits), population.mean, population.covariance)
+    away = modes - fits.theta
+    squares = np.einsum("ki,kij,kj->k", away, fits.hessian, away) / (family.dispersion * away.shape[1])
+    share = np.minimum(1.0, population.farthest / np.sqrt(np.maximum(squares, 1e-300)))
+    return population.mean - (1 - share)[:, None] * away
+
+
+def _halves_may_leave(model: LocalModel, seed: int, policy: Policy | None) -> bool:
+    first = first_halves(model.rows, seed)
+    if first.all():
+        return False
+    try:
+        for half in (first, ~first):
+            if policy is not None:
+                policy.check_model(model.some(half))
+    except PolicyRefused:
+        return False
+    return True
+
+
+def _sums_of(model: LocalModel, mask: NDArray[np.bool_], points: Array) -> LossSums:
+    """Sums of some of the rows; zero for clients that have none of them."""
+    rows = model.rows
+    counts = np.bincount(rows.client_of_row[mask], minlength=rows.n_clients)
+    there = np.flatnonzero(counts)
+    d = points.shape[1]
+    out = LossSums(
+        counts, points, np.zeros(len(counts)), np.zeros(points.shape), np.zeros((*points.shape, d))
+    )
+    if there.size:
+        sums = LossSums.of(model.some(mask).rows, model.family, points[there])
+        for name in ("loss", "gradient", "hessian"):
+            getattr(out, name)[there] = getattr(sums, name)
+    return out
+
+
+def dispersion_of(question: dict[str, Any], settings: Settings | None = None) -> float:
+    """The dispersion that all clients share, from the server; 0 if it has none."""
+    if settings is not None and settings.dispersion > 0:
+        return settings.dispersion
+    given = question.get("dispersion", 0.0)
+    if not isinstance(given, int | float) or not 0 <= given < np.inf:
+        raise InvalidReport("dispersion: expected a number that is not negative.")
+    return float(given)

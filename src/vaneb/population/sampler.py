@@ -217,7 +217,10 @@ class _Chain:
         w, mu, covariance = self._in_units(population)
         mean = w @ mu
         total = np.einsum("j,jab->ab", w, covariance) + (mu - mean).T @ ((mu - mean) * w[:, None])
-        self.clients.expand(mean, total)
+        # What is seen must serve wider populations, too: the next ones may be.
+        wide = np.zeros(len(mean))
+        wide[self.varying] = self.clients.units.scale[self.varying] ** 2
+        self.clients.expand(mean, total + np.diag(wide))
 
     def _error(self, kept: list[Mixture]) -> float:
         """The 95% point of the clients' Monte Carlo errors, from batches of the populations kept.

@@ -404,9 +404,10 @@ class Oracle(Estimator):
 def _noise_notes(likelihood: Likelihood, names: tuple[str, ...]) -> tuple[str, ...]:
     if not likelihood.is_gaussian:
         return ()
-    variances = np.diagonal(covariance_of_estimates(likelihood.local_precision()), axis1=1, axis2=2)
+    view = likelihood.expanded(None)
+    variances = np.diagonal(covariance_of_estimates(view.base_precision), axis1=1, axis2=2)
     names = names or tuple(f"parameter {i + 1}" for i in range(likelihood.dimension))
-    return noise_notes(likelihood.local_estimates(), np.sqrt(variances), names)
+    return noise_notes(view.estimates, np.sqrt(variances), names)
 
 
 def _need(model: Estimator, attribute: str) -> None:

@@ -386,9 +386,9 @@ def mixture_predicts_better(halves: tuple[Half, Half], structure: Structure, see
     gains = []
     for clients, losses_of in halves:
         losses = []
-        for kind in ("gaussian", "mixture"):
+        for single in (True, False):
             prior, _ = sample_populations(
-                _in_phi(clients, structure.basis), single=kind == "gaussian", seed=seed, options=QUICK,
+                _in_phi(clients, structure.basis), single=single, seed=seed, options=QUICK,
                 varying=structure.varying,
             )  # fmt: skip
             losses.append(losses_of(posterior(clients, prior.mapped(structure.basis))))

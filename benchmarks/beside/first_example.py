@@ -26,7 +26,10 @@ def one_draw(seed: int) -> tuple[float, ...]:
     )
     lower, upper = post.interval(0.9)
     return (
-        *(float(np.sqrt(np.mean((x - truth) ** 2))) for x in (estimate, one_mean.mean[:, 0], post.mean[:, 0])),
+        *(
+            float(np.sqrt(np.mean((values - truth) ** 2)))
+            for values in (estimate, one_mean.mean[:, 0], post.mean[:, 0])
+        ),
         float(np.mean((lower[:, 0] < truth) & (truth < upper[:, 0]))),
     )
 
@@ -36,6 +39,7 @@ if __name__ == "__main__":
     parser.add_argument("--draws", type=int, default=20)
     found = np.array([one_draw(seed) for seed in range(parser.parse_args().draws)])
     errors = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-    for name, mean, error in zip(("own", "one mean", "vaneb", "held"), found.mean(axis=0), errors, strict=True):
+    names = ("own", "one mean", "vaneb", "held")
+    for name, mean, error in zip(names, found.mean(axis=0), errors, strict=True):
         print(f"{name:<10} {mean:.3f} ± {error:.3f}")
     print(f"vaneb below one mean in {np.sum(found[:, 2] < found[:, 1])} of {len(found)} draws")

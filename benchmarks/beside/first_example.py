@@ -1,4 +1,4 @@
-"""The README's example over fresh draws: own estimates, one Gaussian population, the default.
+"""The README's example over 20 draws (it shows draw 0): own estimates, one Gaussian population, the default.
 
 python benchmarks/beside/first_example.py --draws 20
 """

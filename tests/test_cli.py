@@ -358,9 +358,28 @@ def test_demo_beats_local_and_pooled_estimates(monkeypatch: pytest.MonkeyPatch) 
     local, pooled, james_stein, ours, _ = errors["total squared error"]
     assert (local, pooled, james_stein) == ("0.0755", "0.0243", "0.0214")
     assert float(ours) < float(local)
+    assert "James-Stein, a simpler rule, is as good here" in result.output
     curves = {name: float(cells[0]) for name, cells in errors.items() if len(cells) == 1}
-    assert curves["oracle (knows the prior)"] < curves["VANEB"] < curves["NPEB (fixed variances)"]
-    assert curves["NPEB (fixed variances)"] < curves["local"] < curves["average of all"]
+    assert (
+        curves["oracle (knows the population)"] < curves["VANEB"] < curves["NPEB (takes variances as known)"]
+    )
+    assert curves["NPEB (takes variances as known)"] < curves["its own rows"] < curves["the average of all"]
+    assert result.output.index("below the best of the others") < result.output.index("Clemente")
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (0.5, "VANEB has an error 50% below"),
+        (0.98, "as good here"),
+        (1.02, "as good here"),
+        (2, "better here"),
+    ],
+)
+def test_the_demonstration_says_who_is_better(ours: float, said: str) -> None:
+    from vaneb.commands.demo import verdict
+
+    assert said in verdict({"mean": 1.0, "own": 3.0, "VANEB": ours})
 
 
 def test_the_prior_file_is_plain_json(table: Path, tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class FederatedData:
     train_edges : (K + 1,), client k has rows train_edges[k] to train_edges[k + 1].
     test_images, test_labels : (T, ...) and (T,), a pool that all clients' test sets are taken from.
     balanced_rows, matched_rows : rows of the pool, client after client; with their edges (K + 1,).
-    cluster : (K,), which group a client belongs to: one number for each pair of a transformation of the images
-        and a meaning of the labels.
+    cluster : (K,), which group a client belongs to: one number for each pair of a transformation
+        of images and a meaning of the labels.
     mean, deviation : by which pixel values (as shares of 255) are centred and scaled.
     """
 

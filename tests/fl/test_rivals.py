@@ -66,13 +66,13 @@ def test_the_twin_keeps_the_same_share_of_own_rows():
 
 
 def test_fedprox_without_strength_is_fedavg_and_with_it_stays_nearer():
-    network = tiny_network()
     moved = {}
     for strength in (0.0, 5.0):
-        algorithm, state = start("fedprox", network, strength=strength)
+        # A new network each time: training leaves its weights behind, and ``start`` begins with them.
+        algorithm, state = start("fedprox", tiny_network(), strength=strength)
         after, _, _, _ = one_round(algorithm, state, CLIENTS, {})
         moved[strength] = after.params
-    fedavg, state = start("fedavg", network)
+    fedavg, state = start("fedavg", tiny_network())
     expected, _, _, _ = one_round(fedavg, state, CLIENTS, {})
     assert equal(moved[0.0], expected.params)
 

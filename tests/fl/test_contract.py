@@ -11,11 +11,11 @@ from fl.federations import LOCAL, OPTIONS, copy_of, equal, one_round, tiny_clien
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ServerState
 from vaneb.fl.algorithms import ALGORITHMS, build_algorithm
-from vaneb.fl.network import read_params
+from vaneb.fl.network import load_params, logits, read_params
 from vaneb.fl.trees import is_finite, load_tree, save_tree
 from vaneb.fl.workers import one_torch_thread
 
-COHORTS = ["fedavg_ft", "vaneb_ft", "vaneb_la"]
+COHORTS = ["fedavg_ft", "mean_heads", "vaneb_ft", "vaneb_la"]
 CLIENTS = [tiny_client(k, n) for k, n in enumerate((10, 7, 12, 10))]
 
 
@@ -64,6 +64,26 @@ def test_two_rounds_keep_the_shape_of_the_network(algorithm, network, started):
         params = algorithm.personalize(message, states[data.client], data, np.random.default_rng(1))
         assert {key: value.shape for key, value in params.items()} == shapes
         assert is_finite(params)
+
+
+def test_every_client_predicts_under_both_protocols(algorithm, network, started):
+    """Scores (n, classes), finite, and the same whatever the network was used for in between."""
+    state, states, _, _ = one_round(algorithm, started, CLIENTS[:3], {})
+    for data in CLIENTS:
+        for personalize in {algorithm.personalize, algorithm.personalize_matched or algorithm.personalize}:
+            message = algorithm.broadcast(state, data.client)
+            seen = []
+            for _ in range(2):
+                params = personalize(message, states.get(data.client, {}), data, np.random.default_rng(1))
+                algorithm.client_update(message, CLIENTS[0], {}, np.random.default_rng(6))
+                if algorithm.predict is None:
+                    load_params(network, params)
+                    seen.append(logits(network, data.images))
+                else:
+                    seen.append(algorithm.predict(params, data, data.images))
+            assert seen[0].shape == (len(data), data.n_classes)
+            assert seen[0].isfinite().all()
+            assert seen[0].equal(seen[1])
 
 
 def test_client_update_is_pure(algorithm, started):
@@ -132,8 +152,6 @@ def test_it_says_what_is_evaluated(algorithm):
 def test_training_lowers_the_loss(name, algorithm, started):
     """Five rounds fit the training data of the clients better than the start does."""
     from torch.nn import functional
-
-    from vaneb.fl.network import load_params, logits
 
     def loss(state, states):
         total = 0.0

@@ -384,6 +384,6 @@ def test_groups_are_expanded_once():
         "vaneb_ft_coordinate",
         "fedavg",
     ]
-    assert len(expand(["all"])) == 18
+    assert len(expand(["all"])) == 30
     with pytest.raises(InvalidOption, match="not known"):
-        expand(["fedprox"])
+        expand(["fedsgd"])

@@ -191,6 +191,34 @@ def test_clusters_are_even_and_seen_in_the_images(federation):
     assert len(federation.test_images) == 4 * 599
 
 
+def test_groups_call_the_same_image_by_other_labels(digits):
+    """Without shift an image is recognised: its label is its digit, renamed by one rule per group."""
+    data = federate(digits, **{**SETTING, "shift_strength": 0.0, "label_groups": 2, "size_ratio": 10.0})
+    digit = {
+        image.tobytes(): int(label)
+        for image, label in [
+            *zip(digits.images, digits.labels, strict=True),
+            *zip(digits.holdout_images, digits.holdout_labels, strict=True),
+        ]
+    }
+    meaning: dict[int, dict[int, int]] = {0: {}, 1: {}}
+    for k, group in enumerate(data.cluster):
+        train = slice(data.train_edges[k], data.train_edges[k + 1])
+        tests = data.balanced_rows[data.balanced_edges[k] : data.balanced_edges[k + 1]]
+        for images, labels in (
+            (data.train_images[train], data.train_labels[train]),
+            (data.test_images[tests], data.test_labels[tests]),
+        ):
+            for image, label in zip(images, labels, strict=True):
+                known = meaning[int(group)].setdefault(digit[image.tobytes()], int(label))
+                assert known == label
+    assert meaning[0] == {c: c for c in range(10)}
+    assert meaning[1] != meaning[0]
+    assert sorted(meaning[1].values()) == list(range(10))
+    np.testing.assert_array_equal(np.bincount(data.cluster), [6, 6])
+    assert np.diff(data.train_edges).max() > 8 * np.diff(data.train_edges).min()
+
+
 def test_the_seed_decides(digits, federation):
     assert federate(digits, **SETTING).digest() == federation.digest()
     assert federate(digits, **{**SETTING, "seed": 4}).digest() != federation.digest()

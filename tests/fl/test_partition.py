@@ -98,3 +98,34 @@ def test_impossible_splits_are_refused():
         partition.dirichlet_counts(np.array([11]), np.array([5, 5]), 1.0, rng)
     with pytest.raises(InvalidOption, match="test_per_client"):
         partition.balanced_test_counts(3, 2, np.array([10, 9, 30]))
+
+
+@given(
+    clients=st.integers(1, 60), ratio=st.floats(1, 200), spare=st.integers(0, 500), seed=st.integers(0, 100)
+)
+def test_unequal_sizes_are_met(clients, ratio, spare, seed):
+    total = int(clients * ratio) + spare
+    sizes = partition.client_sizes(total, clients, ratio, np.random.default_rng(seed))
+    assert sizes.sum() == total
+    assert sizes.min() >= 1
+    assert sizes.max() <= ratio * (sizes.min() + 1) + 1
+
+
+def test_sizes_of_20_to_2000():
+    sizes = np.sort(partition.client_sizes(50_000, 100, 100.0, np.random.default_rng(0)))
+    assert 20 <= sizes[0] <= 25
+    assert 2000 <= sizes[-1] <= 2500
+    assert 180 <= np.median(sizes) <= 260
+    with pytest.raises(InvalidOption, match="size_ratio = 1000"):
+        partition.client_sizes(200, 100, 1000.0, np.random.default_rng(0))
+    with pytest.raises(InvalidOption, match=r"size_ratio = 0.5"):
+        partition.client_sizes(200, 100, 0.5, np.random.default_rng(0))
+
+
+def test_labels_mean_different_things_in_groups():
+    meaning = partition.label_meanings(3, 10, np.random.default_rng(0))
+    np.testing.assert_array_equal(meaning[0], np.arange(10))
+    np.testing.assert_array_equal(np.sort(meaning, axis=1), np.tile(np.arange(10), (3, 1)))
+    assert len({tuple(row) for row in meaning}) == 3
+    with pytest.raises(InvalidOption, match="label_groups = 0"):
+        partition.label_meanings(0, 10, np.random.default_rng(0))

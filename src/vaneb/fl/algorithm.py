@@ -73,6 +73,7 @@ Broadcast = Callable[[ServerState, int], Tree]
 ClientUpdate = Callable[[Tree, ClientData, Tree, np.random.Generator], tuple[Tree, Tree]]
 ServerUpdate = Callable[[ServerState, Outputs], tuple[ServerState, Tree]]
 Personalize = Callable[[Tree, Tree, ClientData, np.random.Generator], Params]
+Predict = Callable[[Params, ClientData, Tensor], Tensor]
 CohortUpdate = Callable[
     [Tree, Sequence[ClientData], Sequence[Tree], Sequence[np.random.Generator]], list[tuple[Tree, Tree]]
 ]
@@ -93,6 +94,12 @@ class Algorithm:
     adds_label_prior : bool
         Whether the client's log-proportions are added to the logits when the test labels are known to
         follow them (networks fitted with logit adjustment).
+    personalize_matched : optional
+        ``personalize`` for test labels that are known to be like the client's own, where the client then
+        uses another network.
+    predict : optional
+        Scores (n, classes) that the client with this network and these training data gives to images, where
+        they are not the network's logits.
     """
 
     init: Init
@@ -103,3 +110,5 @@ class Algorithm:
     evaluated: str
     cohort_update: CohortUpdate | None = None
     adds_label_prior: bool = False
+    personalize_matched: Personalize | None = None
+    predict: Predict | None = None

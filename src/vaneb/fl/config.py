@@ -50,6 +50,10 @@ class DataConfig:
     shift: float = 1.0
     total: int = 1100
     test_per_client: int = 50
+    size_ratio: float = 1.0
+    """Images of the largest client for one of the smallest."""
+    label_groups: int = 1
+    """Groups of clients in which labels mean different things."""
 
     def __post_init__(self) -> None:
         _whole("data", "clients", self.clients, 1)
@@ -58,6 +62,16 @@ class DataConfig:
         _require("data", "shift", self.shift, number, "a number from 0 (none) to 3")
         _whole("data", "total", self.total, 1)
         _whole("data", "test_per_client", self.test_per_client, 1)
+        ratio = isinstance(self.size_ratio, int | float) and 1 <= self.size_ratio < float("inf")
+        _require("data", "size_ratio", self.size_ratio, ratio, "a number, 1 for clients of one size")
+        _whole("data", "label_groups", self.label_groups, 1)
+
+    @property
+    def title(self) -> str:
+        """The data set, and what is unusual about its division: what tables call it."""
+        sizes = "" if self.size_ratio == 1 else f", sizes 1:{self.size_ratio:g}"
+        groups = "" if self.label_groups == 1 else f", {self.label_groups} label groups"
+        return f"{self.name}{sizes}{groups}"
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,8 @@ def federate_setting(config: Config, images: ImageData) -> FederatedData:
             shift_strength=data.shift,
             test_per_client=data.test_per_client,
             seed=config.seed,
+            size_ratio=data.size_ratio,
+            label_groups=data.label_groups,
         )
 
 
@@ -172,7 +174,7 @@ class _Setting:
     @property
     def title(self) -> str:
         data = self.config.data
-        return f"{data.name}, {data.clients} clients, alpha {data.alpha:g}, shift {data.shift:g}"
+        return f"{data.title}, {data.clients} clients, alpha {data.alpha:g}, shift {data.shift:g}"
 
 
 @dataclass(frozen=True)
@@ -337,7 +339,7 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
         summary = spread(accuracy)
         rows.append(
             Row(
-                data=config.data.name,
+                data=config.data.title,
                 clients=config.data.clients,
                 alpha=config.data.alpha,
                 shift=config.data.shift,

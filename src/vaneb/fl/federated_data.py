@@ -37,7 +37,8 @@ class FederatedData:
     train_edges : (K + 1,), client k has rows train_edges[k] to train_edges[k + 1].
     test_images, test_labels : (T, ...) and (T,), a pool that all clients' test sets are taken from.
     balanced_rows, matched_rows : rows of the pool, client after client; with their edges (K + 1,).
-    cluster : (K,), which transformation a client's images went through.
+    cluster : (K,), which group a client belongs to: one number for each pair of a transformation
+        of images and a meaning of the labels.
     mean, deviation : by which pixel values (as shares of 255) are centred and scaled.
     """
 
@@ -123,25 +124,34 @@ def federate(
     shift_strength: float,
     test_per_client: int,
     seed: int,
+    size_ratio: float = 1.0,
+    label_groups: int = 1,
 ) -> FederatedData:
-    """Divide a data set among clients, with label skew and covariate shift.
+    """Divide a data set among clients, with label skew, covariate shift, unequal sizes and other labels.
 
     Parameters
     ----------
     alpha : concentration of the Dirichlet label proportions.
-    total : training images in all, split evenly.
+    total : training images in all.
     shift_strength : s; see ``shift``.
     test_per_client : size of each client's balanced and of its matched test set.
+    size_ratio : images of the largest client for one of the smallest; see ``partition.client_sizes``.
+    label_groups : groups of clients in which labels mean different things; see ``partition.label_meanings``.
     """
-    label_rng, image_rng, cluster_rng, change_rng, test_rng = np.random.default_rng([seed, 1]).spawn(5)
+    label_rng, image_rng, cluster_rng, change_rng, test_rng, size_rng, meaning_rng = np.random.default_rng(
+        [seed, 1]
+    ).spawn(7)
     classes = data.n_classes
-    sizes = partition.even_sizes(total, n_clients)
+    sizes = partition.client_sizes(total, n_clients, size_ratio, size_rng)
     counts = partition.dirichlet_counts(sizes, np.bincount(data.labels, minlength=classes), alpha, label_rng)
     train_rows = partition.assign_images(data.labels, counts, image_rng)
 
     n_clusters = len(shift.clusters(data.images.shape[1])) if shift_strength > 0 else 1
     # As even as possible, in random order.
     cluster = cluster_rng.permutation(np.arange(n_clients) % n_clusters)
+    meaning = partition.label_meanings(label_groups, classes, meaning_rng)
+    group = meaning_rng.permutation(np.arange(n_clients) % label_groups)
+    kind = cluster + n_clusters * group
     held_out = np.bincount(data.holdout_labels, minlength=classes)
     tests = {
         "balanced": partition.balanced_test_counts(n_clients, test_per_client, held_out),
@@ -158,18 +168,19 @@ def federate(
         ]
     )
     pool = [shift.transform(data.holdout_images, c, shift_strength) for c in range(n_clusters)]
+    labels = [meaning[g][data.labels[mine]] for g, mine in zip(group, train_rows, strict=True)]
     size = len(data.holdout_labels)
     return FederatedData(
         train_images=train_images,
-        train_labels=data.labels[np.concatenate(train_rows)],
+        train_labels=np.concatenate(labels),
         train_edges=_edges(train_rows),
-        test_images=np.concatenate(pool),
-        test_labels=np.tile(data.holdout_labels, n_clusters),
-        balanced_rows=np.concatenate([r + size * c for r, c in zip(rows["balanced"], cluster, strict=True)]),
+        test_images=np.concatenate(pool * label_groups),
+        test_labels=np.concatenate([np.tile(m[data.holdout_labels], n_clusters) for m in meaning]),
+        balanced_rows=np.concatenate([r + size * c for r, c in zip(rows["balanced"], kind, strict=True)]),
         balanced_edges=_edges(rows["balanced"]),
-        matched_rows=np.concatenate([r + size * c for r, c in zip(rows["matched"], cluster, strict=True)]),
+        matched_rows=np.concatenate([r + size * c for r, c in zip(rows["matched"], kind, strict=True)]),
         matched_edges=_edges(rows["matched"]),
-        cluster=cluster,
+        cluster=kind,
         n_classes=classes,
         mean=float(data.images.mean() / 255),
         deviation=float(data.images.std() / 255),

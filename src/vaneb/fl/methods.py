@@ -94,11 +94,9 @@ def _fedbabu(config: Config) -> tuple[Stage, ...]:
     )
 
 
-def _fedavg_ft(adjusted: bool) -> Recipe:
-    return lambda config: (
-        _federated(config, "fedavg"),
-        _once("fedavg_ft", **_tuning(config), adjusted=adjusted),
-    )
+def _tuned(algorithm: str, **options: Any) -> Recipe:
+    """FedAvg, then one round in which every client fine-tunes."""
+    return lambda config: (_federated(config, "fedavg"), _once(algorithm, **_tuning(config), **options))
 
 
 def _after_fedavg(algorithm: str, rule: str) -> Recipe:
@@ -111,6 +109,16 @@ def _after_fedavg(algorithm: str, rule: str) -> Recipe:
 def _vaneb_la_smooth(config: Config) -> tuple[Stage, ...]:
     *before, last = _after_fedavg("vaneb_la", "direct")(config)
     return *before, replace(last, options={**last.options, "prior_count": config.vaneb.prior_count})
+
+
+def _mean_heads(rounds: int) -> Recipe:
+    """The twin of VANEB-LA (smooth), and the same over several rounds."""
+
+    def recipe(config: Config) -> tuple[Stage, ...]:
+        options = {**_tuning(config), "adjusted": True, "prior_count": config.vaneb.prior_count}
+        return _federated(config, "fedavg"), Stage("mean_heads", rounds, 1.0, options)
+
+    return recipe
 
 
 def _vaneb_head(rule: str) -> Recipe:
@@ -128,8 +136,23 @@ def _vaneb_full(rule: str) -> Recipe:
 
 METHODS: dict[str, tuple[str, Recipe]] = {
     "fedavg": ("FedAvg", _plain("fedavg")),
-    "fedavg_ft": ("FedAvg+FT", _fedavg_ft(adjusted=False)),
-    "fedavg_ft_adjusted": ("FedAvg+FT (logit-adjusted)", _fedavg_ft(adjusted=True)),
+    "fedavg_ft": ("FedAvg+FT", _tuned("fedavg_ft", adjusted=False)),
+    "fedavg_ft_adjusted": ("FedAvg+FT (logit-adjusted)", _tuned("fedavg_ft", adjusted=True)),
+    "fedavg_prior": ("FedAvg+log-proportions", _plain("fedavg_prior")),
+    "fedavg_ft_all": ("FedAvg+FT (all layers)", _tuned("fedavg_ft_all", adjusted=False)),
+    "fedavg_ft_all_adjusted": (
+        "FedAvg+FT (all layers, logit-adjusted)",
+        _tuned("fedavg_ft_all", adjusted=True),
+    ),
+    "twin_ft": ("Mean of heads", _tuned("mean_heads")),
+    "twin_la": ("Mean of heads (logit-adjusted)", _tuned("mean_heads", adjusted=True)),
+    "twin_la_smooth": ("Mean of heads (logit-adjusted, own share)", _mean_heads(rounds=1)),
+    "mean_heads": ("Mean of heads, 5 rounds (logit-adjusted, own share)", _mean_heads(rounds=5)),
+    "fedprox": ("FedProx", _plain("fedprox")),
+    "fedrod": ("FedRoD", _plain("fedrod")),
+    "fedala": ("FedALA", _plain("fedala")),
+    "pfedme": ("pFedMe", _plain("pfedme")),
+    "knn_per": ("kNN-Per", _plain("knn_per")),
     "fedbabu": ("FedBABU", _fedbabu),
     "fedper": ("FedPer", _plain("fedper")),
     "fedrep": ("FedRep", _plain("fedrep")),
@@ -155,13 +178,25 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     "vaneb_full_coordinate": ("VANEB-Full (coordinate)", _vaneb_full("coordinate")),
 }
 
+#: What the VANEB methods have to beat with parts that need no empirical Bayes.
+CONTROLS = (
+    "fedavg_prior",
+    "fedavg_ft_adjusted",
+    "fedavg_ft_all_adjusted",
+    "twin_ft",
+    "twin_la",
+    "twin_la_smooth",
+    "mean_heads",
+)
+
 #: Names that stand for several methods.
 GROUPS: dict[str, tuple[str, ...]] = {
     "vaneb_ft": ("vaneb_ft_direct", "vaneb_ft_coordinate"),
     "vaneb_head": ("vaneb_head_direct", "vaneb_head_coordinate"),
     "vaneb_la": ("vaneb_la_direct", "vaneb_la_coordinate", "vaneb_la_smooth"),
     "vaneb_full": ("vaneb_full_direct", "vaneb_full_coordinate"),
-    "baselines": tuple(name for name in METHODS if not name.startswith("vaneb") and "adjusted" not in name),
+    "controls": CONTROLS,
+    "baselines": tuple(name for name in METHODS if not name.startswith("vaneb") and name not in CONTROLS),
     "all": tuple(name for name in METHODS if not name.startswith("vaneb_full")),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Params
@@ -103,6 +104,29 @@ def logits(network: Network, images: Tensor) -> Tensor:
     """Output of the module in evaluation mode, shape (n, classes)."""
     network.module.eval()
     return torch.cat([network.module(part) for part in images.split(FORWARD_BATCH)])
+
+
+@torch.no_grad()
+def reestimate_statistics(network: Network, images: Tensor) -> Params:
+    """Means and variances of batch normalisation, made anew from ``images``; the module is left with them."""
+    layers = [layer for layer in network.module.modules() if isinstance(layer, _BatchNorm)]
+    network.module.eval()
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # plain averages over batches
+        layer.train()
+    # One image alone has no variance: its batch joins the one before.
+    parts = list(images.split(FORWARD_BATCH))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    for part in parts if layers and len(images) > 1 else []:
+        network.module(part)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    return read_params(
+        network, set(network.tensors) - {name for name, _ in network.module.named_parameters()}
+    )
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Who gets which images: label proportions by Dirichlet(alpha), a fixed total split evenly.
+"""Who gets which images: label proportions by Dirichlet(alpha), a fixed total split evenly or unevenly.
 
 Every client k draws proportions p_k ~ Dirichlet(alpha, ..., alpha) and asks for n_k images with labels
 ~ p_k.  A class may be asked for more often than it has images.  Then the wishes for that class are met
@@ -17,6 +17,27 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidOption
 
 Integers = NDArray[np.int64]
+
+
+def client_sizes(total: int, n_clients: int, ratio: float, rng: np.random.Generator) -> Integers:
+    """``total`` split into K sizes, evenly spaced in the logarithm, the largest ``ratio`` times the smallest.
+
+    In random order; with a ratio of one they differ by at most one.
+    """
+    if not 1 <= ratio < np.inf:
+        raise InvalidOption(f"size_ratio = {ratio}: must be 1 (all clients of one size) or more.")
+    if ratio == 1:
+        return even_sizes(total, n_clients)
+    even_sizes(total, n_clients)  # refuses what cannot be split
+    shares = ratio ** np.linspace(0, 1, n_clients)
+    edges = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * total).astype(np.int64)
+    sizes = np.diff(edges)
+    if sizes.min() < 1:
+        raise InvalidOption(
+            f"size_ratio = {ratio:g} with total = {total} images leaves clients without any. Use a smaller "
+            "ratio, fewer clients or more images."
+        )
+    return rng.permutation(sizes)
 
 
 def even_sizes(total: int, n_clients: int) -> Integers:
@@ -68,6 +89,13 @@ def _over_open_classes(proportions: NDArray[np.float64], left: Integers) -> NDAr
     mass = wanted.sum(1, keepdims=True)
     spare = left / max(left.sum(), 1)
     return np.where(mass > 0, wanted / np.where(mass > 0, mass, 1.0), spare)
+
+
+def label_meanings(n_groups: int, n_classes: int, rng: np.random.Generator) -> Integers:
+    """What class c is called in each group of clients, shape (groups, C); the first group keeps the names."""
+    if n_groups < 1:
+        raise InvalidOption(f"label_groups = {n_groups}: must be at least 1.")
+    return np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])
 
 
 def assign_images(labels: Integers, counts: Integers, rng: np.random.Generator) -> list[Integers]:

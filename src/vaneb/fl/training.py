@@ -31,10 +31,11 @@ def batches(data: ClientData, batch_size: int, rng: np.random.Generator) -> Iter
 
 
 def gradients(
-    network: Network, images: Tensor, labels: Tensor, moving: Sequence[Tensor]
+    network: Network, images: Tensor, labels: Tensor, moving: Sequence[Tensor], offset: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """Gradient of the mean cross-entropy of a batch in the tensors ``moving``."""
-    loss = functional.cross_entropy(network.module(images), labels)
+    """Gradient of a batch's mean cross-entropy in the tensors ``moving``; ``offset`` joins the logits."""
+    scores = network.module(images)
+    loss = functional.cross_entropy(scores if offset is None else scores + offset, labels)
     return torch.autograd.grad(loss, moving)
 
 
@@ -54,6 +55,7 @@ def sgd_epochs(
     learning_rate: float,
     names: Sequence[str] | None = None,
     adjust: Adjust | None = None,
+    offset: Tensor | None = None,
 ) -> int:
     """Train the network in place on one client's data; returns the number of steps taken.
 
@@ -61,19 +63,29 @@ def sgd_epochs(
     ----------
     names : parameters that move; all by default.
     adjust : changes every gradient before it is used.
+    offset : (classes,), added to the logits while training (see ``label_prior``).
     """
     moving = [network.tensors[name] for name in network.trainable_names if names is None or name in names]
     network.module.train()
     steps = 0
     for _ in range(epochs):
         for images, labels in batches(data, batch_size, rng):
-            direction = gradients(network, images, labels, moving)
+            direction = gradients(network, images, labels, moving, offset)
             if adjust is not None:
                 with torch.no_grad():
                     adjust(moving, direction)
             step(moving, direction, learning_rate)
             steps += 1
     return steps
+
+
+def pull_towards(anchor: Sequence[Tensor], strength: float) -> Adjust:
+    """Adds the gradient of strength / 2 ||theta - anchor||^2."""
+
+    def adjust(moving: Sequence[Tensor], direction: Sequence[Tensor]) -> None:
+        torch._foreach_add_(list(direction), torch._foreach_sub(list(moving), list(anchor)), alpha=strength)
+
+    return adjust
 
 
 def weighted_average(parts: Sequence[Params], weights: Sequence[float]) -> Params:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from vaneb.fl.algorithm import Algorithm, Params
+from vaneb.fl.algorithm import Algorithm, Params, Personalize, Predict
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData
 from vaneb.fl.label_prior import log_proportions
@@ -77,33 +78,43 @@ class Workbench:
                 written.append(k)
         return {"diverged": diverged, "written": written}, outputs
 
-    def personalized(self, task: Task, message: Tree) -> Params:
+    def personalized(self, task: Task, message: Tree, by: Personalize | None = None) -> Params:
         """The network that the task's client ends up with."""
-        algorithm = self.algorithm(*task["algorithm"])
+        by = by or self.algorithm(*task["algorithm"]).personalize
         (k,), (state,), (seed,) = task["clients"], task["states"], task["seeds"]
         torch.manual_seed(int(np.random.default_rng(seed).integers(2**62)))
-        return algorithm.personalize(
-            message, _load_state(state), self.data.client(k), np.random.default_rng(seed)
-        )
+        return by(message, _load_state(state), self.data.client(k), np.random.default_rng(seed))
 
-    def accuracy(self, client: int, params: Params) -> dict[str, float]:
+    def accuracy(
+        self,
+        client: int,
+        params: Params,
+        predict: Predict | None = None,
+        protocols: Iterable[str] = PROTOCOLS,
+    ) -> dict[str, float]:
         """Share of right labels on the client's test images, by "protocol/prior"."""
         data = self.data.client(client)
         load_params(self.network, params)
         head = head_matrix(self.network, read_params(self.network, self.network.head_names))
         offset = log_proportions(data.labels, data.n_classes)
         accuracy = {}
-        for protocol in PROTOCOLS:
-            test = self.data.test(client, protocol)
-            scores = features(self.network, test.images) @ head.T
+        for protocol in protocols:
+            images, labels = (test := self.data.test(client, protocol)).images, test.labels
+            scores = (
+                features(self.network, images) @ head.T if predict is None else predict(params, data, images)
+            )
             for prior, sign in PRIORS.items():
-                right = (scores + sign * offset).argmax(1) == test.labels
+                right = (scores + sign * offset).argmax(1) == labels
                 accuracy[f"{protocol}/{prior}"] = right.to(torch.float64).mean().item()
         return accuracy
 
     def _evaluate(self, task: Task, message: Tree) -> tuple[Task, Tree]:
+        algorithm, (client,) = self.algorithm(*task["algorithm"]), task["clients"]
         params = self.personalized(task, message)
-        accuracy = self.accuracy(task["clients"][0], params)
+        accuracy = self.accuracy(client, params, algorithm.predict)
+        if algorithm.personalize_matched is not None:
+            matched = self.personalized(task, message, algorithm.personalize_matched)
+            accuracy |= self.accuracy(client, matched, algorithm.predict, ["matched"])
         return {"accuracy": accuracy, "finite": is_finite(params)}, {}
 
 

@@ -12,14 +12,22 @@ from typing import Any
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm
 from vaneb.fl.algorithms.ditto import ditto
+from vaneb.fl.algorithms.fedala import fedala
 from vaneb.fl.algorithms.fedavg import fedavg
 from vaneb.fl.algorithms.fedavg_ft import fedavg_ft
+from vaneb.fl.algorithms.fedavg_ft_all import fedavg_ft_all
+from vaneb.fl.algorithms.fedavg_prior import fedavg_prior
 from vaneb.fl.algorithms.fedbabu import fedbabu
 from vaneb.fl.algorithms.fedper import fedper
+from vaneb.fl.algorithms.fedprox import fedprox
 from vaneb.fl.algorithms.fedrep import fedrep
+from vaneb.fl.algorithms.fedrod import fedrod
+from vaneb.fl.algorithms.knn_per import knn_per
 from vaneb.fl.algorithms.lg_fedavg import lg_fedavg
 from vaneb.fl.algorithms.local_only import local_only
+from vaneb.fl.algorithms.mean_heads import mean_heads
 from vaneb.fl.algorithms.per_fedavg import per_fedavg
+from vaneb.fl.algorithms.pfedme import pfedme
 from vaneb.fl.algorithms.scaffold import scaffold
 from vaneb.fl.algorithms.vaneb_ft import vaneb_ft
 from vaneb.fl.algorithms.vaneb_full import vaneb_full
@@ -31,6 +39,10 @@ from vaneb.fl.network import Network
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedavg": fedavg,
     "fedavg_ft": fedavg_ft,
+    "fedavg_ft_all": fedavg_ft_all,
+    "fedavg_prior": fedavg_prior,
+    "mean_heads": mean_heads,
+    "fedprox": fedprox,
     "fedper": fedper,
     "fedrep": fedrep,
     "fedbabu": fedbabu,
@@ -38,6 +50,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "per_fedavg": per_fedavg,
     "scaffold": scaffold,
     "ditto": ditto,
+    "pfedme": pfedme,
+    "fedrod": fedrod,
+    "fedala": fedala,
+    "knn_per": knn_per,
     "local_only": local_only,
     "vaneb_ft": vaneb_ft,
     "vaneb_head": vaneb_head,

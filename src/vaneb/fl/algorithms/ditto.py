@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import torch
-from torch import Tensor
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Params, ServerState
 from vaneb.fl.algorithms.common import average_into_params
 from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.training import pull_towards, sgd_epochs
 from vaneb.fl.trees import Tree
 
 
@@ -41,15 +37,12 @@ def ditto(
         options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
         shared_rng, personal_rng = rng.spawn(2)
         anchor = [message["params"][name] for name in network.trainable_names]
-
-        def towards_shared(moving: Sequence[Tensor], direction: Sequence[Tensor]) -> None:
-            torch._foreach_add_(list(direction), torch._foreach_sub(list(moving), anchor), alpha=strength)
-
         load_params(network, message["params"])
         sgd_epochs(network, data, shared_rng, **options)  # type: ignore[arg-type]
         shared = read_params(network)
         load_params(network, client_state.get("personal", message["initial"]))
-        sgd_epochs(network, data, personal_rng, adjust=towards_shared, **options)  # type: ignore[arg-type]
+        pull = pull_towards(anchor, strength)
+        sgd_epochs(network, data, personal_rng, adjust=pull, **options)  # type: ignore[arg-type]
         return {"params": shared, "n": len(data)}, {"personal": read_params(network)}
 
     def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:

@@ -6,7 +6,7 @@ import numpy as np
 
 from vaneb.fl.algorithm import Algorithm, ClientData
 from vaneb.fl.algorithms.common import average_into_params, send_params, start_from
-from vaneb.fl.algorithms.fedper import own_head
+from vaneb.fl.algorithms.fedper import fitted_head
 from vaneb.fl.head_training import fine_tune_heads
 from vaneb.fl.network import Network, head_matrix, head_params, load_params, read_params
 from vaneb.fl.training import sgd_epochs
@@ -16,7 +16,10 @@ from vaneb.fl.trees import Tree
 def fedrep(
     network: Network, *, epochs: int, batch_size: int, learning_rate: float, head_epochs: int = 5
 ) -> Algorithm:
-    """``head_epochs`` on the head with the body fixed, then ``epochs`` on the body with the head fixed."""
+    """``head_epochs`` on the head with the body fixed, then ``epochs`` on the body with the head fixed.
+
+    At the end every client fits its head to the last body in the same way.
+    """
 
     def client_update(
         message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
@@ -51,6 +54,6 @@ def fedrep(
         broadcast=send_params,
         client_update=client_update,
         server_update=average_into_params("body"),
-        personalize=own_head,
-        evaluated="the server's body with the client's own head",
+        personalize=fitted_head(network, head_epochs, batch_size, learning_rate),
+        evaluated="the server's body with the client's own head, fitted to it",
     )

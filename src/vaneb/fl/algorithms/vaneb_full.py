@@ -11,7 +11,7 @@ from torch import Tensor
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
 from vaneb.fl.algorithms.vaneb_common import EmpiricalBayes, seeded_start, shrink_outputs
 from vaneb.fl.head_covariance import parameter_variances
-from vaneb.fl.network import Network, load_params, read_params
+from vaneb.fl.network import Network, load_params, read_params, reestimate_statistics
 from vaneb.fl.personalise_heads import Rule
 from vaneb.fl.training import sgd_epochs, weighted_average
 from vaneb.fl.trees import Tree
@@ -59,21 +59,31 @@ def vaneb_full(
         params = read_params(network)
         variances = parameter_variances(network, data, damping)
         # "head" is what the empirical Bayes step is told to shrink: here everything.
-        return {"head": flat(params), "variance": flat(variances), "n": len(data)}, client_state
+        buffers = {name: value for name, value in params.items() if name not in names}
+        return {
+            "head": flat(params),
+            "variance": flat(variances),
+            "buffers": buffers,
+            "n": len(data),
+        }, client_state
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
         shrunk, info = shrink_outputs(state, outputs, step)
         average = weighted_average(
-            [{"all": shrunk[str(client)]} for client in outputs], [out["n"] for out in outputs.values()]
+            [{"": shrunk[str(client)], **out["buffers"]} for client, out in outputs.items()],
+            [out["n"] for out in outputs.values()],
         )
         memory = {**state.memory, "personal": {**state.memory.get("personal", {}), **shrunk}}
-        params = {**state.params, **unflat(average["all"])}
+        params = {**state.params, **unflat(average.pop("")), **average}
         return replace(state, params=params, round=state.round + 1, memory=memory), info
 
     def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
         if "personal" not in message:
             return message["params"]
-        return {**message["params"], **unflat(message["personal"])}
+        params = {**message["params"], **unflat(message["personal"])}
+        load_params(network, params)
+        # Normalisation belongs to the weights that it is used with.
+        return {**params, **reestimate_statistics(network, data.images)}
 
     return Algorithm(
         init=seeded_start,

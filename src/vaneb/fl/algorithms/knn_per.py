@@ -1,0 +1,48 @@
+"""kNN-Per (Marfoq et al. 2022): the shared network's vote mixed with that of a client's nearest images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from vaneb.errors import InvalidOption
+from vaneb.fl.algorithm import Algorithm, ClientData, Params
+from vaneb.fl.algorithms.fedavg import fedavg
+from vaneb.fl.network import Network, features, head_matrix, load_params
+
+
+def knn_per(
+    network: Network,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    neighbours: int = 10,
+    share: float = 0.5,
+) -> Algorithm:
+    """FedAvg; a client predicts share * (its k nearest images' labels) + (1 - share) * softmax.
+
+    Parameters
+    ----------
+    neighbours : k; weights exp(-distance) between features, in units of the client's median distance.
+    share : lambda in [0, 1].
+    """
+    if neighbours < 1 or not 0 <= share <= 1:
+        raise InvalidOption(f"neighbours = {neighbours}, share = {share}: need at least 1, and 0 to 1.")
+
+    def predict(params: Params, data: ClientData, images: Tensor) -> Tensor:
+        load_params(network, params)
+        seen, known = features(network, images), features(network, data.images)
+        distance, nearest = torch.cdist(seen, known).topk(min(neighbours, len(data)), largest=False)
+        weights = torch.softmax(-distance / distance.median().clamp(min=1e-12), dim=1)
+        votes = functional.one_hot(data.labels[nearest], data.n_classes) * weights[..., None]
+        shares = torch.softmax(seen @ head_matrix(network, params).T, dim=1)
+        return torch.log(share * votes.sum(1) + (1 - share) * shares + 1e-12)
+
+    base = fedavg(network, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    return replace(
+        base, predict=predict, evaluated="the server's network mixed with the client's nearest images"
+    )

@@ -1,0 +1,86 @@
+"""pFedMe (T. Dinh et al. 2020, Algorithm 1): personal networks as proximal points of the shared one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
+from vaneb.fl.algorithms.common import average_into_params, send_params, start_from
+from vaneb.fl.network import Network, load_params, read_params
+from vaneb.fl.training import batches, check_positive, gradients, pull_towards, sgd_epochs, step
+from vaneb.fl.trees import Tree
+
+
+def pfedme(
+    network: Network,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    strength: float = 1.0,
+    inner_steps: int = 5,
+    outer_rate: float = 0.1,
+    mixing: float = 1.0,
+) -> Algorithm:
+    """Per batch theta ~ argmin f(theta) + lambda / 2 ||theta - w||^2, then w <- w - eta lambda (w - theta).
+
+    Parameters
+    ----------
+    strength : lambda.
+    inner_steps : K, gradient steps towards theta, at ``learning_rate``.
+    outer_rate : eta.
+    mixing : beta; the server moves to (1 - beta) w + beta times the clients' average.
+    """
+    check_positive(strength=strength, inner_steps=inner_steps, outer_rate=outer_rate, mixing=mixing)
+    average = average_into_params("params")
+
+    def client_update(
+        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
+    ) -> tuple[Tree, Tree]:
+        load_params(network, message["params"])
+        network.module.train()
+        theta = [network.tensors[name] for name in network.trainable_names]
+        w = [message["params"][name].clone() for name in network.trainable_names]
+        pull = pull_towards(w, strength)
+        for _ in range(epochs):
+            for images, labels in batches(data, batch_size, rng):
+                for _ in range(inner_steps):
+                    direction = gradients(network, images, labels, theta)
+                    with torch.no_grad():
+                        pull(theta, direction)
+                    step(theta, direction, learning_rate)
+                with torch.no_grad():
+                    step(w, torch._foreach_sub(w, theta), outer_rate * strength)
+        shared = {**read_params(network), **dict(zip(network.trainable_names, w, strict=True))}
+        return {"params": shared, "n": len(data)}, client_state
+
+    def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
+        after, info = average(state, outputs)
+        params = {name: torch.lerp(value, after.params[name], mixing) for name, value in state.params.items()}
+        return replace(after, params=params), info
+
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
+        load_params(network, message["params"])
+        shared = [message["params"][name] for name in network.trainable_names]
+        sgd_epochs(
+            network,
+            data,
+            rng,
+            epochs=epochs * inner_steps,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            adjust=pull_towards(shared, strength),
+        )
+        return read_params(network)
+
+    return Algorithm(
+        init=start_from,
+        broadcast=send_params,
+        client_update=client_update,
+        server_update=server_update,
+        personalize=personalize,
+        evaluated="the client's proximal point of the server's network",
+    )

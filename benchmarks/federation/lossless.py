@@ -83,7 +83,7 @@ class Sites:
         self.settings, self.bytes = settings, 0
 
     def report(self, k: int):
-        found = site_sums(str(k), self.models[k], self.settings.seed, None)
+        found = site_sums(str(k), self.models[k], None)
         self.bytes += wire.size_of(wire.to_record({"report": found.to_wire()})) if k == 0 else 0
         return found
 
@@ -91,7 +91,7 @@ class Sites:
         assert kind == "expand"
         for k, question in questions.items():
             population = Population.of(question, len(self.models[k].names), 3.0)
-            found = site_sums(str(k), self.models[k], self.settings.seed, None, population)
+            found = site_sums(str(k), self.models[k], None, population)
             content = {"report": found.to_wire()}
             self.bytes += wire.size_of(wire.to_record(content)) if k == 0 else 0
             yield Answer(k, content)

@@ -173,6 +173,8 @@ class Policy:
             _, counts = np.unique(response, return_counts=True)
             if counts.min() < few:
                 raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
+        if response.ndim == 2 and not (events := int(response[:, -1].sum())) >= few:
+            raise PolicyRefused(f"response: {events} events; this site wants {few}.")
         if (leverage := largest_leverage(design)) > self.largest_leverage:
             raise PolicyRefused(
                 f"formula: a row has a leverage of {leverage:.2f}, so that its response shows in the fit; "

@@ -203,13 +203,14 @@ def site_sums(
     first = own_halves(model, policy)
     halves = tuple(_sums_of(model, mask, points) for mask in (first, ~first))
     columns = [Columns.of(design) for design in np.split(rows.design, rows.starts[1:-1])]
-    exists = fits.exists
+    exists = fits.exists & model.family.has_dispersion
+    squares = squared_residuals(rows, family, fits) if model.family.has_dispersion else 0.0
     return SiteSums(
         client,
         halves + whole,
         np.array([one.mean for one in columns]),
         np.array([one.scale for one in columns]),
-        np.where(exists, squared_residuals(rows, family, fits), 0.0),
+        np.where(exists, squares, 0.0),
         np.where(exists, np.maximum(fits.n - fits.theta.shape[1], 0), 0).astype(float),
     )
 
@@ -254,6 +255,8 @@ def own_halves(model: LocalModel, policy: Policy | None) -> NDArray[np.bool_]:
     asked for, and solve them for the rows.
     """
     rows = model.rows
+    if not model.family.by_row:
+        return np.ones(len(rows.design), dtype=bool)  # a loss that is no sum over rows has no halves
     whole_only = [k for k in range(rows.n_clients) if not _halves_may_leave(model.only(k), policy)]
     return first_halves(rows, 0) | np.isin(rows.client_of_row, whole_only)
 
@@ -281,9 +284,9 @@ def _sums_of(model: LocalModel, mask: NDArray[np.bool_], points: Array) -> LossS
         counts, points, np.zeros(len(counts)), np.zeros(points.shape), np.zeros((*points.shape, d))
     )
     if there.size:
-        sums = LossSums.of(model.some(mask).rows, model.family, points[there])
-        for name in ("loss", "gradient", "hessian"):
-            getattr(out, name)[there] = getattr(sums, name)
+        terms = model.family.objective(model.some(mask).rows).terms(points[there], np.arange(there.size))
+        for name, values in zip(("loss", "gradient", "hessian"), terms, strict=True):
+            getattr(out, name)[there] = values
     return out
 
 

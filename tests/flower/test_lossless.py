@@ -313,7 +313,5 @@ def test_cox_is_asked_for_as_sums_only():
     with pytest.raises(InvalidOption, match="family cox: in mode reports with form sums only"):
         replace(GAUSSIAN, formula="Surv(t, d) ~ x", family="cox", form="constant")
     for family in ("huber", "cox-shared", "negative-binomial", "tobit"):
-        with pytest.raises(
-            InvalidOption, match="family: choose one of gaussian, binomial, poisson, multinomial"
-        ):
+        with pytest.raises(InvalidOption, match="family: choose one of gaussian, binomial, poisson, "):
             replace(GAUSSIAN, family=family)

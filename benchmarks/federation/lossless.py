@@ -36,7 +36,7 @@ from vaneb.flower import wire
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Answer
 from vaneb.flower.lossless import fit_sums
-from vaneb.flower.settings import Settings
+from vaneb.flower.settings import FAMILIES, Settings
 from vaneb.flower.sums import Population, site_sums
 from vaneb.grouped import fit_groups
 from vaneb.grouped.choice import fit_least_squares
@@ -48,7 +48,8 @@ from vaneb.grouped.scores import loss
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import SIMPLE_FAMILIES, Family
+from vaneb.local.families import Family
+from vaneb.local.family import family_class
 from vaneb.local.fit import fit_clients
 from vaneb.posterior import Posterior, posterior
 
@@ -83,7 +84,7 @@ class Sites:
         self.settings, self.bytes = settings, 0
 
     def report(self, k: int):
-        found = site_sums(str(k), self.models[k], self.settings.seed, None)
+        found = site_sums(str(k), self.models[k], None)
         self.bytes += wire.size_of(wire.to_record({"report": found.to_wire()})) if k == 0 else 0
         return found
 
@@ -91,7 +92,7 @@ class Sites:
         assert kind == "expand"
         for k, question in questions.items():
             population = Population.of(question, len(self.models[k].names), 3.0)
-            found = site_sums(str(k), self.models[k], self.settings.seed, None, population)
+            found = site_sums(str(k), self.models[k], None, population)
             content = {"report": found.to_wire()}
             self.bytes += wire.size_of(wire.to_record(content)) if k == 0 else 0
             yield Answer(k, content)
@@ -99,11 +100,11 @@ class Sites:
 
 def federated(rows: GroupedRows, settings: Settings) -> tuple[Posterior, int]:
     """Posteriors from sums, and the bytes of a site."""
-    line = Sites(rows, SIMPLE_FAMILIES[settings.family](), settings)
+    line = Sites(rows, family_class(settings.family)(), settings)
     sites = {k: line.report(k) for k in range(rows.n_clients)}
     model = VANEB(seed=settings.seed)
     found = fit_sums(line, sites, list(sites), rows.names, settings, model)  # type: ignore[arg-type]
-    family = SIMPLE_FAMILIES[settings.family]().with_dispersion(found.dispersion)
+    family = family_class(settings.family)().with_dispersion(found.dispersion)
     return posterior(exact_likelihood(rows, family), model.prior_), line.bytes
 
 
@@ -114,7 +115,7 @@ def dpql(fit: GroupedFit, *, slopes: bool) -> np.ndarray:
     coefficients; the server fits a linear mixed model to them.  Luo, Islam, Sheils, Buresh, Schuemie, Doshi,
     Werner, Asch, Chen: JAMIA 29 (2022).
     """
-    rows, family = fit.rows, SIMPLE_FAMILIES[fit.local.family.name]()
+    rows, family = fit.rows, family_class(fit.local.family.name)()
     d = rows.design.shape[1]
     theta = np.tile(fit_clients(rows.pooled(), family).theta, (rows.n_clients, 1))
     basis = basis_of(Columns.of(rows.design))[0]
@@ -199,11 +200,7 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for name, make, right, family in cases:
-            if (
-                (options.only and name not in options.only)
-                or family not in SIMPLE_FAMILIES
-                or family == "huber"
-            ):
+            if (options.only and name not in options.only) or family not in FAMILIES:
                 continue
             frame = make()
             if frame.client.nunique() > options.most:

@@ -268,3 +268,50 @@ def test_bytes_of_a_site_do_not_grow_with_its_rows(tmp_path):
         assert [sum(v.size for v in r.values() if isinstance(v, np.ndarray)) for r in sent] == [
             d * (d + 1) + 2 * d + 2 + 2 + 3 * d + 2
         ] * 3
+
+
+def survival(clients: int, n: int, seed: int = 0) -> pd.DataFrame:
+    """Times to events, each client with a baseline hazard and a coefficient of its own."""
+    rng = np.random.default_rng(seed)
+    k = np.repeat(np.arange(clients), n)
+    x, z = rng.standard_normal((2, len(k)))
+    index = (0.5 + 0.4 * rng.standard_normal(clients))[k] * x - 0.3 * z
+    time = rng.exponential(np.exp(-index)) * rng.gamma(2.0, 1.0, clients)[k]
+    end = rng.exponential(3.0, len(k))
+    return pd.DataFrame({"k": k, "x": x, "z": z, "t": np.minimum(time, end), "d": (time <= end).astype(int)})
+
+
+def test_survival_in_two_exchanges_is_close_to_the_fit_of_pooled_rows(tmp_path):
+    frame, formula = survival(20, 40), "Surv(t, d) ~ x + z"
+    pooled = fit_groups(frame, client="k", formula=formula, family="cox")
+    parts = one_by_one(frame)
+    cox = replace(GAUSSIAN, formula=formula, family="cox")
+    outcome, grid = federate(tmp_path, sites(tmp_path, parts), cox)
+    assert outcome["exchanges"] == 3
+    assert outcome["expanded"] == 20
+    sent = [
+        content_of(m)["report"] for way, _, m in grid.captured if way == "up" and "report" in content_of(m)
+    ]
+    assert all((report["n"][:, 1] == 0).all() for report in sent)  # a partial likelihood has no halves
+    away = (means(tmp_path, parts) - pooled.posterior.mean) / pooled.posterior.sd
+    assert np.sqrt(np.mean(away**2)) < 0.2
+
+
+def test_a_site_with_few_events_says_nothing_of_them(tmp_path):
+    frame = survival(3, 40)
+    frame.loc[frame.k == 1, "d"] = 0
+    frame.loc[frame[frame.k == 1].index[:4], "d"] = 1
+    parts = one_by_one(frame)
+    outcome, _ = federate(
+        tmp_path, sites(tmp_path, parts, Policy()), replace(GAUSSIAN, formula="Surv(t, d) ~ x", family="cox")
+    )
+    assert outcome["served"] == ["s000", "s002"]
+    assert "response: 4 events; this site wants 5." in (tmp_path / "s001" / "ledger.jsonl").read_text()
+
+
+def test_cox_is_asked_for_as_sums_only():
+    with pytest.raises(InvalidOption, match="family cox: in mode reports with form sums only"):
+        replace(GAUSSIAN, formula="Surv(t, d) ~ x", family="cox", form="constant")
+    for family in ("huber", "cox-shared", "negative-binomial", "tobit"):
+        with pytest.raises(InvalidOption, match="family: choose one of gaussian, binomial, poisson, "):
+            replace(GAUSSIAN, family=family)

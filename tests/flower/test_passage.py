@@ -524,3 +524,50 @@ def test_a_supernode_runs_what_its_gate_has_signed_and_nothing_else():
     )
     assert not verified(other, own.trusted())
     assert not verified(fab, gate.Gate().trusted())
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+    """Room for forty, so that a test need not open five hundred connections."""
+    monkeypatch.setattr(passage, "MOST_AT_ONCE", 40)
+
+
+def test_one_client_does_not_take_the_place_of_all(few_at_once, house):
+    host, port = house.address.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            plain = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            with contextlib.suppress(OSError):
+                stack.enter_context(house.context("north").wrap_socket(plain, server_hostname=host))
+        with house.visitor("south") as visitor:
+            assert visitor.post("/hello", headers=house.headers("south")).status_code == 200
+    # And when they are gone, it is let in again.
+    with house.visitor("north") as visitor:
+        assert visitor.post("/hello", headers=house.headers("north")).status_code == 200
+
+
+def test_nor_does_it_take_the_memory_of_all(house, monkeypatch):
+    """Many requests at once are no way around the limit of one."""
+    monkeypatch.setattr(passage, "LARGEST_MESSAGE", 3 << 20)
+    codes: list[int] = []
+
+    def push() -> None:
+        def slow() -> Iterator[bytes]:
+            for _ in range(20):
+                yield bytes(100_000)
+                time.sleep(0.02)
+
+        with house.visitor("north") as visitor, contextlib.suppress(httpx.HTTPError):
+            headers = house.headers("north")
+            codes.append(visitor.post(FLEET + "push-object", content=slow(), headers=headers).status_code)
+
+    threads = [threading.Thread(target=push) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert house.inside.seen.count(FLEET + "push-object") <= 3
+    # Nothing is held when all is over.
+    with house.visitor("north") as visitor:
+        done = visitor.post(FLEET + "push-object", content=bytes(1 << 20), headers=house.headers("north"))
+    assert done.status_code == 200

@@ -6,7 +6,7 @@ studies/STUDY/
     release.json        what leaves, readable, written before it leaves
     release.npz         the same, exactly; what is asked again is answered with it
     expanded.npz        likewise the second answer, of studies that have one
-    rows-DIGEST.npy     marks of the rows behind it, and behind what left before it
+    rows-DIGEST.npz     marks of the rows behind it, and behind what left before it, with their coded columns
     approved            that a person has released it, and what exactly
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 from vaneb.errors import InvalidOption
 from vaneb.files import private_folder, replacing, write_atomically
 from vaneb.flower import wire
-from vaneb.flower.policy import Policy, PolicyRefused, rows_apart
+from vaneb.flower.policy import Policy, PolicyRefused, Released, rows_apart
 from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
 
@@ -35,7 +35,7 @@ LEDGER, STUDIES = "ledger.jsonl", "studies"
 STUDY, RELEASE, EXACT, APPROVED = "study.json", "release.json", "release.npz", "approved"
 #: The second answer of a study, exactly.
 EXPANDED = "expanded.npz"
-ROWS = "rows-*.npy"
+ROWS = "rows-*.npz"
 #: Under what a release says how private it is; not sent.
 PRIVATE = "private"
 #: Arrays with more entries are written down by their digest.
@@ -164,14 +164,17 @@ class Study:
                 )
         write_atomically(path, (json.dumps(about, indent=1) + "\n").encode())
 
-    def check_rows(self, marks: np.ndarray) -> bool:
+    def check_rows(self, rows: Released) -> bool:
         """Whether an answer may rest on these rows; False if what left before must be said again.
 
         Refused if another study has an answer from nearly the same rows: the difference tells of the few.
+        And if a row stands alone in all that has left together: two columns that part at one row do that.
         """
-        repeat = False
+        repeat, before = False, list[Released]()
         for path in sorted((self.folder / STUDIES).glob(f"*/{ROWS}")):
-            apart = rows_apart(np.load(path, allow_pickle=False), marks)
+            with np.load(path, allow_pickle=False) as file:
+                before.append(Released(**file))
+            apart = rows_apart(before[-1].marks, rows.marks)
             if 0 < apart < self.policy.changed_rows:
                 if path.parent == self.own and (self.own / EXACT).exists():
                     repeat = True
@@ -180,14 +183,18 @@ class Study:
                         f"data: {apart} rows differ from those of study {path.parent.name}; two answers "
                         f"would tell of them. This site wants {self.policy.changed_rows}."
                     )
+        if not repeat and before and not self._rows(rows).exists():
+            self.policy.check_together([rows, *before])
         return not repeat
 
-    def keep_rows(self, marks: np.ndarray) -> None:
-        digest = hashlib.sha256(np.sort(marks).tobytes()).hexdigest()[:12]
-        path = self.own / ROWS.replace("*", digest)
-        if not path.exists():
-            with replacing(path) as temporary, open(temporary, "wb") as file:
-                np.save(file, marks, allow_pickle=False)
+    def keep_rows(self, rows: Released) -> None:
+        if not self._rows(rows).exists():
+            with replacing(self._rows(rows)) as temporary, open(temporary, "wb") as file:
+                np.savez(file, **rows._asdict())
+
+    def _rows(self, rows: Released) -> Path:
+        digest = hashlib.sha256(np.sort(rows.marks).tobytes()).hexdigest()[:12]
+        return self.own / ROWS.replace("*", digest)
 
     def kept(self, name: str = EXACT) -> dict[str, Any] | None:
         """What has left, or waits to leave."""

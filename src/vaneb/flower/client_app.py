@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import time
@@ -37,10 +38,10 @@ from vaneb.fl.naming import known_names_only
 from vaneb.flower import books, client_data, wire
 from vaneb.flower.books import EXPANDED, Held, Study
 from vaneb.flower.exchange import FAILED, TOKEN
-from vaneb.flower.policy import Policy, PolicyRefused, row_marks
+from vaneb.flower.policy import Policy, PolicyRefused, Released, row_marks
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
-from vaneb.flower.sums import Population, allowed, dispersion_of, site_sums
+from vaneb.flower.sums import Population, allowed, dispersion_of, own_halves, site_sums
 from vaneb.likelihood.seam import Likelihood
 
 app = ClientApp()
@@ -114,17 +115,25 @@ class Place:
     def likelihood(self, atoms: int = 0) -> tuple[str, client_data.LocalModel, Likelihood]:
         """The same, and what is evaluated at so many of the server's atoms."""
         name, model = self.model()
-        _, _, likelihood, marks = self._fitted()
+        _, _, likelihood, _ = self._fitted()
         if (study := self.study) is not None:
-            study.check_rows(marks)
+            rows = self.released(model)
+            study.check_rows(rows)
             study.count(atoms)
-            study.keep_rows(marks)
+            study.keep_rows(rows)
         return name, model, likelihood()
 
-    def marks(self, model: client_data.LocalModel) -> Any:
-        """Marks of the rows behind an answer."""
+    def released(self, model: client_data.LocalModel) -> Released:
+        """The rows behind an answer."""
         _, whole, _, marks = self._fitted()
-        return marks[np.isin(whole.kept, model.kept)]
+        rows, settings = model.rows, self.settings
+        halves = settings.mode == "reports" and settings.form == SUMS
+        first = own_halves(model, self.policy) if halves else np.ones(len(rows.design), dtype=bool)
+        # Under noise no sum of a column leaves.
+        design = rows.design[:, :0] if settings.epsilon else rows.design
+        named = [int.from_bytes(hashlib.sha256(str(one).encode()).digest()[:8]) for one in rows.ids]
+        clients = np.array(named, np.uint64)[rows.client_of_row]
+        return Released(marks[np.isin(whole.kept, model.kept)], clients, design, first)
 
     def _fitted(self) -> Any:
         """Found once for a file as it is; a process that is asked again need not fit again."""
@@ -220,8 +229,8 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
     if mechanism is not None and kept is not None:
         return kept
     client, model = place.model()
-    marks = place.marks(model)
-    if study is not None and not study.check_rows(marks) and kept is not None:
+    rows = place.released(model)
+    if study is not None and not study.check_rows(rows) and kept is not None:
         return kept
     if study is not None and mechanism is not None:
         if model.fewest_of_level or model.classes:
@@ -229,7 +238,7 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
         study.check_budget()
     answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
     if mechanism is None and place.settings.form == SUMS:
-        answer["report"] = site_sums(client, model, place.settings.seed, place.policy).to_wire()
+        answer["report"] = site_sums(client, model, place.policy).to_wire()
     else:
         one = client_data.local_report(model, place.settings)[0]
         if mechanism is not None:
@@ -238,7 +247,7 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
         answer["report"] = {**one.to_wire(), "id": client}
     if study is not None:
         study.count()
-        study.keep_rows(marks)
+        study.keep_rows(rows)
         study.keep(answer)
     return answer
 
@@ -256,12 +265,11 @@ def expand(question: wire.Tree, place: Place) -> dict[str, Any]:
     if study is not None and (kept := study.kept(EXPANDED)) is not None:
         return kept
     client, model = place.model()
-    marks = place.marks(model)
-    if study is not None and (study.kept() is None or not study.check_rows(marks)):
+    if study is not None and (study.kept() is None or not study.check_rows(place.released(model))):
         raise PolicyRefused("expand: no report of these rows has left.")
     answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
     population = Population.of(question, len(model.names), (place.policy or Policy()).farthest)
-    answer["report"] = site_sums(client, model, settings.seed, place.policy, population).to_wire()
+    answer["report"] = site_sums(client, model, place.policy, population).to_wire()
     if study is not None:
         study.count()
         study.keep(answer, EXPANDED)
@@ -288,11 +296,16 @@ def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
     from vaneb.flower.personalise import keep_results, own_posterior
 
     if place.settings.mode == "reports":
+        # Whether there is a posterior is an answer, too: not for every model, nor without end.
+        place.model()
+        if (study := place.study) is not None:
+            study.count()
         client, model = place.whole()
         likelihood = client_data.own_likelihood(model, dispersion_of(question, place.settings))
     else:
         client, model, likelihood = place.likelihood()
-    found = own_posterior(question, model, likelihood, () if place.wards else (client,))
+    most = (place.policy or Policy()).atoms
+    found = own_posterior(question, model, likelihood, most, () if place.wards else (client,))
     keep_results(place.folder, client, found, many=bool(place.wards))
     return {"kept": True}
 

@@ -89,7 +89,7 @@ def local_model(frame: pd.DataFrame, settings: Settings, column: str = "") -> Lo
     if column:
         need_column(data, column, "--client")
     reserved = [own, *([offset] if offset else [])]
-    formula = parse(settings.formula, data, reserved)
+    formula = parse(settings.formula, data, reserved, allow=("survival", "trials"))
     if column in formula.columns:
         raise InvalidOption(f"formula: leave out {column}, which tells the clients of this site apart.")
     # Results do not depend on how rows came; nor does which of them make up a half.
@@ -166,9 +166,9 @@ def own_likelihood(model: LocalModel, dispersion: float = 0.0) -> Likelihood:
     from vaneb.local.fit import common_dispersion, fit_clients
 
     family = model.family
-    if not dispersion > 0:
+    if family.has_dispersion and not dispersion > 0:
         dispersion = common_dispersion(model.rows, family, fit_clients(model.rows, family))
-    return exact_likelihood(model.rows, family.with_dispersion(dispersion))
+    return exact_likelihood(model.rows, family.with_dispersion(dispersion) if dispersion > 0 else family)
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -171,8 +171,11 @@ def open_gate(
     certificate, key = keys.loopback_certificate(home, "gate")
 
     def upstream() -> httpx.AsyncClient:
+        # Half of what the door lets one client open.
+        limits = httpx.Limits(max_connections=passage.MOST_OF_ONE // 2)
+        proxy, address = proxy_for(host), f"https://{server}"
         return httpx.AsyncClient(
-            base_url=f"https://{server}", verify=context, proxy=proxy_for(host), trust_env=False, timeout=60.0
+            base_url=address, verify=context, proxy=proxy, trust_env=False, timeout=60.0, limits=limits
         )
 
     inside = passage.server_context(str(certificate), str(key))

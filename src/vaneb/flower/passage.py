@@ -15,9 +15,10 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import httpx
 import uvicorn
@@ -49,8 +50,8 @@ HELLO = "/hello"
 LARGEST_PART = 32 << 20
 #: Bytes of all parts of one message.
 LARGEST_MESSAGE = LARGEST + (2 << 20)
-#: Requests that are under way at once.
-MOST_AT_ONCE = 512
+#: Connections that are open at once, of all and of one client, which must not take those of the others.
+MOST_AT_ONCE, MOST_OF_ONE = 512, 32
 PLAIN, PROTOBUF = "text/plain; charset=utf-8", "application/protobuf"
 
 Scope = MutableMapping[str, Any]
@@ -113,6 +114,8 @@ class Passage:
     before: Callable[[Request], Answer | None]
     after: Callable[[Request, Answer], Answer]
     client: httpx.AsyncClient | None = None
+    held: Counter[bytes] = field(default_factory=Counter)
+    """Bytes of requests under way, by the other side's certificate."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -148,15 +151,25 @@ class Passage:
             raise Refused(404, "there is nothing here")
         peer = scope["state"].get("peer", b"")
         self.admits(peer)
-        body = await _read(receive)
         headers = {
             key.decode("latin-1"): value.decode("latin-1")
             for key, value in scope["headers"]
             if key.startswith(b"flwr-") or key in (b"content-type", b"accept")
         }
-        request = Request(path, headers, body, peer)
-        answer = self.before(request)
-        return self.after(request, await self._pass_on(request)) if answer is None else answer
+        body = bytearray()
+        try:
+            async for part in _parts(receive):
+                body += part
+                self.held[peer] += len(part)
+                if len(body) > LARGEST_PART:
+                    raise Refused(413, f"a request has at most {LARGEST_PART} bytes")
+                if self.held[peer] > LARGEST_MESSAGE:
+                    raise Refused(413, f"requests of one client have at most {LARGEST_MESSAGE} bytes at once")
+            request = Request(path, headers, bytes(body), peer)
+            answer = self.before(request)
+            return self.after(request, await self._pass_on(request)) if answer is None else answer
+        finally:
+            self.held[peer] -= len(body)
 
     async def _pass_on(self, request: Request) -> Answer:
         assert self.client is not None
@@ -178,29 +191,36 @@ class Passage:
         return Answer(response.status_code, kept, bytes(body))
 
 
-async def _read(receive: Receive) -> bytes:
-    """The body of a request, up to a limit."""
-    body = bytearray()
+async def _parts(receive: Receive) -> AsyncIterator[bytes]:
+    """The body of a request, as it comes."""
     while True:
         event = await receive()
         if event["type"] != "http.request":
             raise Refused(400, "the request has ended early")
-        body += event.get("body", b"")
-        if len(body) > LARGEST_PART:
-            raise Refused(413, f"a request has at most {LARGEST_PART} bytes")
+        yield event.get("body", b"")
         if not event.get("more_body"):
-            return bytes(body)
+            return
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's, which notes the certificate that the other side has shown."""
+    """uvicorn's, which notes the certificate that the other side has shown, and counts its connections."""
+
+    open: ClassVar[Counter[bytes]]
+    peer = b""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         shown = transport.get_extra_info("ssl_object")
-        peer = shown.getpeercert(binary_form=True) if shown is not None else None
+        self.peer = (shown.getpeercert(binary_form=True) if shown is not None else None) or b""
         # ``app_state`` is copied into the scope of every request of this connection.
-        self.app_state = {**self.app_state, "peer": peer or b""}
+        self.app_state = {**self.app_state, "peer": self.peer}
+        self.open[self.peer] += 1
+        if self.open[self.peer] > MOST_OF_ONE:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open[self.peer] -= 1
+        super().connection_lost(exc)
 
 
 @contextlib.contextmanager
@@ -210,7 +230,7 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
         passage,
         host=host,
         port=port,
-        http=_Protocol,
+        http=type("_OfThisPassage", (_Protocol,), {"open": Counter()}),
         ws="none",
         loop="asyncio",
         lifespan="on",

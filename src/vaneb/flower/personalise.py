@@ -20,6 +20,7 @@ from vaneb.flower.archive import Archive
 from vaneb.flower.books import plain
 from vaneb.flower.client_data import PAGE, POPULATION, RESULT, TABLE, LocalModel
 from vaneb.flower.exchange import Line
+from vaneb.flower.policy import PolicyRefused
 from vaneb.flower.roll import Roll
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.seam import Likelihood
@@ -34,10 +35,12 @@ LEVEL = 0.9
 
 
 def own_posterior(
-    question: Tree, model: LocalModel, likelihood: Likelihood, ids: tuple[str, ...] = ()
+    question: Tree, model: LocalModel, likelihood: Likelihood, most: int, ids: tuple[str, ...] = ()
 ) -> Posterior:
-    """Posterior of this site's clients under the server's prior, found where their rows are."""
+    """Posterior of this site's clients under the server's prior, of at ``most`` so many atoms."""
     prior = Prior.from_wire(question.get("prior"))
+    if len(prior.weights) > most:
+        raise PolicyRefused(f"atoms: a population of {len(prior.weights)}; this site takes {most}.")
     if prior.names != model.names or question.get("design", "") not in ("", model.design):
         raise InvalidReport(
             f"data: their parameters are {', '.join(model.names[:6])}, those of the population "

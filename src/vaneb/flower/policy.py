@@ -10,10 +10,10 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -45,8 +45,9 @@ class Policy:
     fewest_rows : fewest complete rows from which anything is said.
     rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of
         the model sets apart from all others.
-    rows_per_coefficient : fewest rows for each coefficient.
-    largest_leverage : largest leverage of a row; at 1 its response could be read off the fit.
+    rows_per_coefficient : fewest rows for each coefficient, of one model and of all that are answered.
+    largest_leverage : largest leverage of a row, in one model and in all that are answered; at 1 its
+        response could be read off.
     farthest : how far from its own estimate, in standard errors, a client's loss is expanded; far away it
         is that of a few rows.
     digits : significant digits of the numbers that leave; 0 is all of them.
@@ -172,11 +173,28 @@ class Policy:
             _, counts = np.unique(response, return_counts=True)
             if counts.min() < few:
                 raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
+        if response.ndim == 2 and not (events := int(response[:, -1].sum())) >= few:
+            raise PolicyRefused(f"response: {events} events; this site wants {few}.")
         if (leverage := largest_leverage(design)) > self.largest_leverage:
             raise PolicyRefused(
                 f"formula: a row has a leverage of {leverage:.2f}, so that its response shows in the fit; "
                 f"this site accepts {self.largest_leverage:g}."
             )
+
+    def check_together(self, releases: Sequence[Released]) -> None:
+        """Refuse the first of these releases if rows could be read from all of them."""
+        for joint in jointly(releases, lambda one: one.columns):
+            if (leverage := largest_leverage(joint)) > self.largest_leverage:
+                raise PolicyRefused(
+                    f"formula: with what has left before, a row has a leverage of {leverage:.2f}; this site "
+                    f"accepts {self.largest_leverage:g}."
+                )
+        for joint in jointly(releases, lambda one: one.design):
+            if len(joint) < self.rows_per_coefficient * (rank := int(np.linalg.matrix_rank(joint))):
+                raise PolicyRefused(
+                    f"formula: with what has left before, {rank} coefficients for {len(joint)} rows; this "
+                    f"site wants {self.rows_per_coefficient:g} rows for each."
+                )
 
     def rounded(self, answer: Any) -> Any:
         """An answer with no more digits than may leave."""
@@ -215,6 +233,46 @@ def largest_leverage(design: np.ndarray) -> float:
     left, values, _ = np.linalg.svd(design / np.where(size > 0, size, 1.0), full_matrices=False)
     kept = values > values.max(initial=0.0) * 1e-10
     return float((left[:, kept] ** 2).sum(axis=1).max(initial=0.0))
+
+
+class Released(NamedTuple):
+    """Rows behind a release: their marks, whose they are, their coded columns, and which are a first half."""
+
+    marks: np.ndarray
+    clients: np.ndarray
+    design: np.ndarray
+    first: np.ndarray
+
+    @property
+    def columns(self) -> np.ndarray:
+        """Those whose sums with the response leave, apart for each half."""
+        first = self.first[:, None]
+        return np.hstack([self.design * first, self.design * ~first]) if not first.all() else self.design
+
+
+def jointly(releases: Sequence[Released], columns: Callable[[Released], np.ndarray]) -> Iterator[np.ndarray]:
+    """For each client of the first release its rows in all of them, with the columns of all of them.
+
+    Whoever has the sums of columns with the response has those of all their combinations.
+    """
+    keys = [_numbered(one.marks) for one in releases]
+    for client in np.unique(releases[0].clients):
+        whose = [one.clients == client for one in releases]
+        rows = np.unique(np.concatenate([key[own] for key, own in zip(keys, whose, strict=True)]))
+        parts = []
+        for key, own, one in zip(keys, whose, releases, strict=True):
+            values = columns(one)
+            parts.append(np.zeros((len(rows), values.shape[1])))
+            parts[-1][np.searchsorted(rows, key[own])] = values[own]
+        yield np.hstack(parts)
+
+
+def _numbered(marks: np.ndarray) -> np.ndarray:
+    """Marks that tell rows apart that are the same, by their number."""
+    order = np.argsort(marks, kind="stable")
+    ranks = np.empty(len(marks), np.uint64)
+    ranks[order] = np.arange(len(marks)) - np.searchsorted(marks[order], marks[order])
+    return marks + ranks * np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_marks(frame: Any) -> np.ndarray:

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from vaneb.errors import InvalidOption
+from vaneb.local.family import FAMILIES as ALL_FAMILIES
 
-FAMILIES = ("gaussian", "binomial", "poisson", "gamma", "multinomial")
+#: Families that need what no site has: a parameter, or a baseline hazard, that all rows share; a density.
+NOT_HERE = ("negative-binomial", "huber", "cox-shared")
+FAMILIES = tuple(name for name in ALL_FAMILIES if name not in NOT_HERE)
 MODES = ("reports", "evaluate", "secure", "network")
 LIKELIHOODS = ("covariance", "exact")
 #: The form of a report in which nothing is lost.
@@ -97,6 +100,8 @@ class Settings:
         ):
             if value not in known:
                 raise InvalidOption(f"{option}: choose one of {', '.join(known)}, not {value!r}.")
+        if self.family == "cox" and (self.mode != "reports" or self.form != SUMS or self.epsilon):
+            raise InvalidOption(f"family cox: in mode reports with form {SUMS} only, without epsilon.")
         if self.mode != "network" and not self.formula:
             raise InvalidOption("formula: missing. Give the clients' model, such as 'y ~ x'.")
         if self.mode == "network" and not (self.experiment and self.method):

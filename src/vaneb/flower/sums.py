@@ -36,8 +36,9 @@ from vaneb.likelihood.seam import Array
 from vaneb.local.fit import LocalFits, fit_clients, squared_residuals
 from vaneb.semidefinite import unit_diagonal
 
-#: Entries of a message's arrays, at most, for each client of a site: nobody has more coefficients than this.
-MOST_COEFFICIENTS = 1000
+#: Nobody has more coefficients than this, and no site more clients: what a site says must not set how long
+#: the server works, nor make it most of the population.
+MOST_COEFFICIENTS, MOST_CLIENTS = 1000, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,8 @@ class SiteSums:
         if not isinstance(wire, dict) or not isinstance(wire.get("id"), str) or len(wire["id"]) > 500:
             raise InvalidReport("report: not sums that this version writes.")
         w, d = _matrix(wire, "point")
+        if w > MOST_CLIENTS:
+            raise InvalidReport(f"report: {w} clients of one site; at most {MOST_CLIENTS} are taken.")
         p = _matrix(wire, "mean")[1]
         parts = 3 if getattr(wire.get("n"), "shape", ()) == (w, 3) else 2
         wanted = {
@@ -176,7 +179,6 @@ def allowed(model: LocalModel, policy: Policy | None) -> NDArray[np.intp]:
 def site_sums(
     client: str,
     model: LocalModel,
-    seed: int,
     policy: Policy | None,
     population: Population | None = None,
 ) -> SiteSums:
@@ -198,18 +200,17 @@ def site_sums(
         phi, points = family.dispersion, found.middle
         slope = phi * (np.einsum("kij,kj->ki", found.precision, points) - found.weighted)
         whole = (LossSums(rows.n_rows, points, np.zeros(len(points)), slope, phi * found.precision),)
-    first = first_halves(rows, seed)
-    whole_only = [k for k in range(rows.n_clients) if not _halves_may_leave(model.only(k), seed, policy)]
-    first |= np.isin(rows.client_of_row, whole_only)
+    first = own_halves(model, policy)
     halves = tuple(_sums_of(model, mask, points) for mask in (first, ~first))
     columns = [Columns.of(design) for design in np.split(rows.design, rows.starts[1:-1])]
-    exists = fits.exists
+    exists = fits.exists & model.family.has_dispersion
+    squares = squared_residuals(rows, family, fits) if model.family.has_dispersion else 0.0
     return SiteSums(
         client,
         halves + whole,
         np.array([one.mean for one in columns]),
         np.array([one.scale for one in columns]),
-        np.where(exists, squared_residuals(rows, family, fits), 0.0),
+        np.where(exists, squares, 0.0),
         np.where(exists, np.maximum(fits.n - fits.theta.shape[1], 0), 0).astype(float),
     )
 
@@ -247,8 +248,21 @@ def _centres(model: LocalModel, fits: LocalFits, population: Population) -> Arra
     return population.mean - (1 - share)[:, None] * away
 
 
-def _halves_may_leave(model: LocalModel, seed: int, policy: Policy | None) -> bool:
-    first = first_halves(model.rows, seed)
+def own_halves(model: LocalModel, policy: Policy | None) -> NDArray[np.bool_]:
+    """Whether a row is in the first half of its client's, (N,); all are where no half may leave.
+
+    Always the same halves: a server that could have others would have sums of as many parts of the rows as it
+    asked for, and solve them for the rows.
+    """
+    rows = model.rows
+    if not model.family.by_row:
+        return np.ones(len(rows.design), dtype=bool)  # a loss that is no sum over rows has no halves
+    whole_only = [k for k in range(rows.n_clients) if not _halves_may_leave(model.only(k), policy)]
+    return first_halves(rows, 0) | np.isin(rows.client_of_row, whole_only)
+
+
+def _halves_may_leave(model: LocalModel, policy: Policy | None) -> bool:
+    first = first_halves(model.rows, 0)
     if first.all():
         return False
     try:
@@ -270,9 +284,9 @@ def _sums_of(model: LocalModel, mask: NDArray[np.bool_], points: Array) -> LossS
         counts, points, np.zeros(len(counts)), np.zeros(points.shape), np.zeros((*points.shape, d))
     )
     if there.size:
-        sums = LossSums.of(model.some(mask).rows, model.family, points[there])
-        for name in ("loss", "gradient", "hessian"):
-            getattr(out, name)[there] = getattr(sums, name)
+        terms = model.family.objective(model.some(mask).rows).terms(points[there], np.arange(there.size))
+        for name, values in zip(("loss", "gradient", "hessian"), terms, strict=True):
+            getattr(out, name)[there] = values
     return out
 
 

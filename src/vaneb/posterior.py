@@ -30,7 +30,7 @@ from vaneb.likelihood.expansion import view_of
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.population import conditioning as kernels
-from vaneb.population.conditioning import components_of, moments_of
+from vaneb.population.conditioning import moments_of
 from vaneb.population.lanes import Lanes, lanes_of
 from vaneb.prior import Prior
 from vaneb.quantiles import quantiles_of_block
@@ -116,7 +116,7 @@ class Posterior:
 
     @cached_property
     def _components(self) -> tuple[Array, Array]:
-        return components_of(self.prior.atoms, self.prior.roots)
+        return np.ascontiguousarray(self.prior.atoms), np.ascontiguousarray(self.prior.roots)
 
     @property
     def _size(self) -> int:

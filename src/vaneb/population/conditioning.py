@@ -12,33 +12,28 @@ from numba import njit
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array
-from vaneb.population.lanes import LANES, Lanes, drawn, in_a_row, scratch, solve, spread_out, weigh
+from vaneb.population.lanes import LANES, Lanes, drawn, in_a_row, scratch, solve, weigh
 from vaneb.vector_math import exponentials
-
-
-def components_of(centres: Array, roots: Array) -> tuple[Array, Array]:
-    """Centres (m, D) and roots (m, D, r) as the functions below take them."""
-    m, d, r = roots.shape
-    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
-    spread_out(np.ascontiguousarray(centres), np.ascontiguousarray(roots), mu, root)
-    return mu, root
 
 
 def moments_of(
     clients: Lanes,
     weights: Array,
-    mu: Array,
-    root: Array,
+    centres: Array,
+    roots: Array,
     starts: NDArray[np.intp],
     shared: NDArray[np.bool_],
 ) -> tuple[Array, Array, Array, Array]:
-    """``posterior_moments`` of K clients: log f (K,), mean (K, D), covariance (K, D, D), own (K,)."""
+    """``posterior_moments`` of K clients: log f (K,), mean (K, D), covariance (K, D, D), own (K,).
+
+    Components have centres (m, D) and roots (m, D, r).
+    """
     b, d, _ = clients.x.shape
     log_f, own = np.empty((b, LANES)), np.empty((b, LANES))
     mean, covariance = np.empty((b, d, LANES)), np.empty((b, d * d, LANES))
     logs = np.log(np.maximum(weights, 1e-300))
     posterior_moments(
-        clients.x, clients.precision, logs, mu, root, starts, shared, log_f, mean, covariance, own
+        clients.x, clients.precision, logs, centres, roots, starts, shared, log_f, mean, covariance, own
     )
     n = clients.clients
     return (
@@ -47,14 +42,17 @@ def moments_of(
 
 
 @njit(cache=True, nogil=True)
-def posterior_moments(x, precision, log_weights, mu, root, starts, shared, log_f, mean, covariance, own):
-    """Each client's posterior, averaged over populations; components as ``lanes.spread_out`` has them.
+def posterior_moments(
+    x, precision, log_weights, centres, roots, starts, shared, log_f, mean, covariance, own
+):
+    """Each client's posterior, averaged over populations.
 
     Leaves the logarithm of the average marginal density in ``log_f`` (B, LANES), without the client's
     constant; mean (B, D, LANES); covariance (B, D * D, LANES); and in ``own`` (B, LANES) the probability of
     components that no other client shares.
     """
-    d, r = x.shape[1], root.shape[1] // mu.shape[1]
+    d, r = roots.shape[1:]
+    mu, root = centres, roots.reshape(len(roots), d * r)
     n_draws = len(starts) - 1
     most = 0
     for s in range(n_draws):
@@ -130,9 +128,10 @@ def _add_moments(p, means, origin, solved, w, average, second):
 
 
 @njit(cache=True, nogil=True)
-def posterior_components(n, x, precision, log_weights, mu, root, starts, shares, mean, variance):
+def posterior_components(n, x, precision, log_weights, centres, roots, starts, shares, mean, variance):
     """Shares of components (K, m), averaged over populations, and mean and variances (K, m, D) in them."""
-    d, r = x.shape[1], root.shape[1] // mu.shape[1]
+    d, r = roots.shape[1:]
+    mu, root = centres, roots.reshape(len(roots), d * r)
     n_draws = len(starts) - 1
     room, p = scratch(d, r), np.empty(LANES)
     solved, means, w = np.empty((r * d, LANES)), np.empty((d, LANES)), np.empty(LANES)
@@ -165,13 +164,14 @@ def posterior_components(n, x, precision, log_weights, mu, root, starts, shares,
 
 
 @njit(cache=True, nogil=True)
-def posterior_points(n, x, precision, mu, root, shares, uniform, normal, theta):
+def posterior_points(n, x, precision, centres, roots, shares, uniform, normal, theta):
     """Points of each client's posterior, (K, S, D): component by ``uniform`` (K or 1, S), place by ``normal``
     (K or 1, S, r).
 
     Each row of ``uniform`` ascends, so that one pass over the components is enough.
     """
-    d, r = x.shape[1], root.shape[1] // mu.shape[1]
+    d, r = roots.shape[1:]
+    mu, root = centres, roots.reshape(len(roots), d * r)
     room, unused = scratch(d, r), np.empty(LANES)
     own_mu, own_root = np.empty((d, LANES)), np.empty((d * r, LANES))
     step, place = np.empty((r, LANES)), np.empty((d, LANES))
@@ -192,8 +192,8 @@ def posterior_points(n, x, precision, mu, root, shares, uniform, normal, theta):
             if changed:
                 for v in range(LANES):
                     j = at[v] if v < here else 0
-                    own_mu[:, v] = mu[j, :, 0]
-                    own_root[:, v] = root[j, :, 0]
+                    own_mu[:, v] = mu[j]
+                    own_root[:, v] = root[j]
                 weigh(x[k], precision[k], own_mu, own_root, room, unused)
             for v in range(LANES):
                 c = min(k * LANES + v, n - 1) if len(normal) > 1 else 0

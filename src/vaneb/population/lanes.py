@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import overload
 
 from vaneb.likelihood.seam import Array
 from vaneb.vector_math import _as_float, log
@@ -66,15 +67,16 @@ def in_a_row(lanes: Array, n_clients: int) -> Array:
     return np.ascontiguousarray(lanes.swapaxes(1, 2).reshape(-1, lanes.shape[1])[:n_clients])
 
 
-@njit(cache=True, nogil=True)
-def spread_out(centres, roots, mu, root):
-    """Components (J, D), (J, D, r) as lanes: all lanes the same, (J, D, LANES) and (J, D * r, LANES)."""
-    m, d, r = roots.shape
-    for j in range(m):
-        for i in range(d):
-            mu[j, i, :] = centres[j, i]
-            for a in range(r):
-                root[j, i * r + a, :] = roots[j, i, a]
+def lane(values, i, v):
+    """values[i, v]; or values[i] where all lanes have the same."""
+    return values[i, v] if values.ndim == 2 else values[i]
+
+
+@overload(lane, inline="always")
+def _lane(values, i, v):
+    if values.ndim == 1:
+        return lambda values, i, v: values[i]
+    return lambda values, i, v: values[i, v]
 
 
 @njit(cache=True, nogil=True)
@@ -94,6 +96,8 @@ def scratch(d, r):
 def weigh(x, precision, mu, root, room, out):
     """log-likelihood integrated over one component, (LANES,).
 
+    ``mu`` (D,) and ``root`` (D * r,), or with an axis of lanes where each client has a component of its own.
+
     Leaves C = chol(M), with the inverse of its diagonal, and C^{-1} b in ``room``.
     """
     e, pe, product, factor, b, pivots = room
@@ -104,7 +108,7 @@ def weigh(x, precision, mu, root, room, out):
     if len(precision) > d:
         for i in range(d):
             for v in range(LANES):
-                e[i, v] = x[i, v] - mu[i, v]
+                e[i, v] = x[i, v] - lane(mu, i, v)
         for i in range(d):
             for v in range(LANES):
                 pe[i, v] = precision[i * d, v] * e[0, v]
@@ -118,28 +122,28 @@ def weigh(x, precision, mu, root, room, out):
                     product[i * r + a, v] = 0.0
                 for c in range(a, d):
                     for v in range(LANES):
-                        product[i * r + a, v] += precision[i * d + c, v] * root[c * r + a, v]
+                        product[i * r + a, v] += precision[i * d + c, v] * lane(root, c * r + a, v)
     else:
         for i in range(d):
             for v in range(LANES):
-                away = x[i, v] - mu[i, v]
+                away = x[i, v] - lane(mu, i, v)
                 pe[i, v] = precision[i, v] * away
                 out[v] -= 0.5 * pe[i, v] * away
             for a in range(min(i + 1, r)):
                 for v in range(LANES):
-                    product[i * r + a, v] = precision[i, v] * root[i * r + a, v]
+                    product[i * r + a, v] = precision[i, v] * lane(root, i * r + a, v)
     for a in range(r):
         for v in range(LANES):
             b[a, v] = 0.0
         for i in range(a, d):
             for v in range(LANES):
-                b[a, v] += root[i * r + a, v] * pe[i, v]
+                b[a, v] += lane(root, i * r + a, v) * pe[i, v]
         for c in range(a + 1):
             for v in range(LANES):
                 factor[a * r + c, v] = 0.0
             for i in range(a, d):
                 for v in range(LANES):
-                    factor[a * r + c, v] += root[i * r + a, v] * product[i * r + c, v]
+                    factor[a * r + c, v] += lane(root, i * r + a, v) * product[i * r + c, v]
         for v in range(LANES):
             factor[a * r + a, v] += 1.0
     for a in range(r):
@@ -175,11 +179,11 @@ def solve(mu, root, room, solved, mean):
     d, r = len(mu), len(b)
     for i in range(d):
         for v in range(LANES):
-            mean[i, v] = mu[i, v]
+            mean[i, v] = lane(mu, i, v)
         for a in range(r):
             w = a * d + i
             for v in range(LANES):
-                solved[w, v] = root[i * r + a, v]
+                solved[w, v] = lane(root, i * r + a, v)
             for c in range(a):
                 for v in range(LANES):
                     solved[w, v] -= factor[a * r + c, v] * solved[c * d + i, v]
@@ -203,10 +207,10 @@ def drawn(mu, root, room, normal, theta):
             normal[a, v] *= factor[a * r + a, v]
     for i in range(d):
         for v in range(LANES):
-            theta[i, v] = mu[i, v]
+            theta[i, v] = lane(mu, i, v)
         for a in range(min(i + 1, r)):
             for v in range(LANES):
-                theta[i, v] += root[i * r + a, v] * normal[a, v]
+                theta[i, v] += lane(root, i * r + a, v) * normal[a, v]
 
 
 @njit(cache=True, inline="always")

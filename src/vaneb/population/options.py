@@ -13,7 +13,7 @@ class Options:
     ----------
     draws : populations that are kept.  More make results from two seeds more alike.
     burn : sweeps before the first one that is kept.
-    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d)^2 at most.
+    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d) at most.
         Where these end the fit, the Monte Carlo error that was reached is told.
     accuracy : Monte Carlo standard error, in posterior standard deviations, at which a fit stops; 95% of
         clients' estimates, and half the errors of interval ends, must be below it.
@@ -30,7 +30,7 @@ class Options:
     draws: int = 400
     burn: int = 200
     sweeps: int = 20_000
-    effort: float = 1e8
+    effort: float = 2.5e7
     accuracy: float = 0.025
     fewest_sweeps: int = 3_000
     groups: int = 60

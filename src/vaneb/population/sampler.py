@@ -20,7 +20,7 @@ from vaneb.blocks import one_blas_thread
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.population.clients import Clients, Coordinates, clients_in, clients_of
-from vaneb.population.conditioning import components_of, moments_of
+from vaneb.population.conditioning import moments_of
 from vaneb.population.lanes import Lanes, in_a_row, lanes_of
 from vaneb.population.mixtures import Mixture, draw_moves, draw_population
 from vaneb.population.options import Options
@@ -209,7 +209,7 @@ class _Chain:
 
     def _most_sweeps(self, draws: int) -> float:
         """Sweeps that the clients' number allows; a client that is not Gaussian counts as several."""
-        pairs = self.n * (1 + self.clients.lanes.x.shape[1]) ** 2 * self.clients.cost
+        pairs = self.n * (1 + self.clients.lanes.x.shape[1]) * self.clients.cost
         return max(self.options.burn + draws, min(self.options.sweeps, self.options.effort / pairs))
 
     def _expand(self, population: Mixture) -> None:
@@ -238,9 +238,7 @@ class _Chain:
                 for parts in zip(*((o.centres, o.roots, o.weights) for o in some), strict=True)
             )
             anything = np.ones(len(weights), dtype=np.bool_)
-            _, mean, covariance, _ = moments_of(
-                clients, weights, *components_of(centres, roots), starts, anything
-            )
+            _, mean, covariance, _ = moments_of(clients, weights, centres, roots, starts, anything)
             means.append(mean)
             variances.append(np.diagonal(covariance, axis1=1, axis2=2))
         batches = len(means)

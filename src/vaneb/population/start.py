@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array
 from vaneb.population import sweep as kernels
-from vaneb.population.conditioning import components_of, moments_of
+from vaneb.population.conditioning import moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
@@ -63,10 +63,14 @@ def with_lone_clients(population: Mixture, clients: Lanes, varying: NDArray[np.i
 
     Such a client would else be taken for a member of some group, which it would tear apart.
     """
-    components = components_of(population.centres, population.roots)
     m, r = len(population.weights), len(varying)
     log_f, *_ = moments_of(
-        clients, population.weights, *components, np.array([0, m]), np.ones(m, dtype=np.bool_)
+        clients,
+        population.weights,
+        population.centres,
+        population.roots,
+        np.array([0, m]),
+        np.ones(m, dtype=np.bool_),
     )
     far = np.flatnonzero(-2 * log_f > 2 * FAR**2 + 10 * r)
     far = far[np.argsort(log_f[far], kind="stable")][: max(most - m, 0)]

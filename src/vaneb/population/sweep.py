@@ -25,7 +25,6 @@ from vaneb.population.lanes import (
     normals,
     scratch,
     solve,
-    spread_out,
     uniform,
     uniforms,
     weigh,
@@ -101,8 +100,7 @@ def draw_components(x, precision, keys, number, log_weights, centres, roots, com
     if m == 1:
         component[:] = 0
         return
-    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
-    spread_out(centres, roots, mu, root)
+    mu, root = centres, roots.reshape(m, d * r)
     room, p = scratch(d, r), np.empty((m + 1, LANES))
     hashes, left = np.empty(LANES, dtype=np.uint64), np.empty(LANES)
     for k in range(len(x)):
@@ -256,8 +254,7 @@ def sweep_shared(n, x, precision, keys, number, log_weights, centres, roots, sha
 def expectation(n, x, precision, log_weights, varying, centres, roots):
     """The sum of log f_k over clients, and ``Sums`` as expectations over components and thetas."""
     m, d, r = roots.shape
-    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
-    spread_out(centres, roots, mu, root)
+    mu, root = centres, roots.reshape(m, d * r)
     room, log_p = scratch(d, r), np.empty((m + 1, LANES))
     solved, mean = np.empty((r * d, LANES)), np.empty((d, LANES))
     count, first, second, log_f = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r)), 0.0
@@ -276,7 +273,7 @@ def expectation(n, x, precision, log_weights, varying, centres, roots):
             count[j] += p.sum()
             for i in range(r):
                 for v in range(LANES):
-                    u[i, v] = mean[varying[i], v] - mu[j, varying[i], v]
+                    u[i, v] = mean[varying[i], v] - mu[j, varying[i]]
             for i in range(r):
                 s = 0.0
                 for v in range(LANES):
@@ -303,8 +300,7 @@ def expectation(n, x, precision, log_weights, varying, centres, roots):
 def pair_log_likelihoods(n, x, precision, centres, roots):
     """log-likelihood of each client integrated over each component, (K, J), without the client's constant."""
     m, d, r = roots.shape
-    mu, root = np.empty((m, d, LANES)), np.empty((m, d * r, LANES))
-    spread_out(centres, roots, mu, root)
+    mu, root = centres, roots.reshape(m, d * r)
     room, found, out = scratch(d, r), np.empty(LANES), np.empty((n, m))
     for k in range(len(x)):
         for j in range(m):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -62,3 +64,22 @@ def test_benchmarks_and_pictures_stay_out_of_the_source_distribution() -> None:
     kept = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert not [path for path in kept if "benchmarks" in path or "pictures" in path or path == "/docs"]
     assert {"/src", "/tests"} <= set(kept)
+
+
+#: Imported under another name than they are installed by, or brought along by what is asked for.
+BROUGHT_BY = {"sklearn": "scikit-learn", "llvmlite": "numba", "cryptography": "flwr", "ray": "flwr"}
+
+
+def test_everything_that_is_imported_is_asked_for() -> None:
+    """typer once brought click, and one day did not: the first command of a fresh installation failed."""
+    project = PROJECT["project"]
+    wanted = [*project["dependencies"], *(r for rs in project["optional-dependencies"].values() for r in rs)]
+    asked = {plain(requirements.Requirement(text).name) for text in wanted}
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            for name in (name.partition(".")[0] for name in names):
+                if name not in sys.stdlib_module_names:
+                    assert BROUGHT_BY.get(name, name) in asked, f"{path}: {name}"

@@ -86,16 +86,6 @@ def generalised_inverse(precision: Array) -> Array:
     return np.asarray(inverse / scale[:, :, None] / scale[:, None, :], dtype=np.float64)
 
 
-def root_of(precision: Array) -> Array:
-    """R with P = R R', (K, d, d)."""
-    unit, scale = unit_diagonal(precision)
-    root = _cholesky(unit)
-    if root is None:
-        eigenvalues, vectors = np.linalg.eigh(unit)
-        root = vectors * np.sqrt(np.where(_informative(eigenvalues), eigenvalues, 0.0))[:, None, :]
-    return scale[:, :, None] * root
-
-
 def covariance_of_estimates(precision: Array) -> Array:
     """Covariances (K, d, d) of estimates with these precisions, (K, d) or (K, d, d).
 

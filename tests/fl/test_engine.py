@@ -20,6 +20,7 @@ import torch
 
 from vaneb.errors import InvalidOption
 from vaneb.fl import algorithms
+from vaneb.fl.code_version import code_version
 from vaneb.fl.config import config_from, read_config
 from vaneb.fl.engine import Seat, Stage, participants
 from vaneb.fl.errors import TrainingFailed
@@ -263,6 +264,26 @@ def test_client_states_are_dropped_when_done_with(tmp_path):
     run_experiment(config, tmp_path)
     again = [replace(row, seconds=0.0) for row in read_rows(tmp_path)]
     assert again == [replace(row, seconds=0.0) for row in before]
+
+
+def test_stages_and_rows_of_other_code_are_not_used(tmp_path, monkeypatch):
+    config = small(methods=["fedavg"])
+    (before, *_) = run_experiment(config, tmp_path)
+    monkeypatch.setattr("vaneb.fl.code_version._package_version", lambda: b"changed")
+    (after, *_) = run_experiment(config, tmp_path)
+    assert before.code != after.code
+    assert before.config != after.config
+    assert len(list(tmp_path.glob("stages/*"))) == 2
+    assert len({row.code for row in read_rows(tmp_path)}) == 2
+
+
+def test_the_file_of_ones_own_algorithm_counts_as_code(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    versions = [code_version(["fedavg"])]
+    for text in ("one = 1", "one = 2"):
+        (tmp_path / "own_algorithm.py").write_text(text)
+        versions.append(code_version(["fedavg", "own_algorithm:one"]))
+    assert len(set(versions)) == 3
 
 
 def test_a_large_federation_is_updated_in_blocks(tmp_path, monkeypatch):

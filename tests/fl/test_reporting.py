@@ -117,6 +117,16 @@ def test_rows_come_back(tmp_path):
     assert read_rows(tmp_path) == rows
 
 
+def test_a_file_from_before_code_was_recorded_is_read_and_added_to(tmp_path):
+    path = tmp_path / "results.csv"
+    append_rows(path, [row()])
+    lines = path.read_text().splitlines()
+    path.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert read_rows(path) == [row()]
+    append_rows(path, [row(seed=1, code="abc")])
+    assert read_rows(path) == [row(), row(seed=1, code="abc")]
+
+
 def test_a_line_cut_short_is_ignored_and_overwritten(tmp_path):
     path = tmp_path / "results.csv"
     append_rows(path, [row(), row(seed=1)])

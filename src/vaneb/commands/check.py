@@ -60,7 +60,9 @@ def check(
     encoding: EncodingOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what would be read of a file, and everything that is wrong with it.  Nothing is fitted or written.
+    """List how a file would be read, and all that is wrong with it.
+
+    Nothing is fitted or written.
 
     Rows are counted from 1, without the header.
     """

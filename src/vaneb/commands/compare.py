@@ -20,7 +20,7 @@ def compare(
     ] = None,
     form: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
 ) -> None:
-    """Draw accuracy against the number of clients, and every fitted prior."""
+    """Draw the accuracies of training runs, and the fitted priors."""
     with told_to_user():
         from vaneb.errors import InvalidOption
         from vaneb.files import make_folder

@@ -71,7 +71,7 @@ def decide(
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
 ) -> None:
-    """Say who differs, who is among the highest or lowest, and in which order clients stand."""
+    """Say who differs, who is highest or lowest, and all ranks."""
     with told_to_user(as_json=as_json):
         check_out(out, as_json)
         check_files({"RESULT": posterior}, {"--out": out}, as_json)

@@ -18,7 +18,7 @@ from vaneb.files import absent, locked, private_files, private_folder
 federate = typer.Typer(
     suggest_commands=False,  # click does
     name="federate",
-    help="Estimates for clients that cannot pool their data: a server, and a client beside each data set.",
+    help="Estimates for clients that cannot pool their data.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

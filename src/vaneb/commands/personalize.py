@@ -139,7 +139,7 @@ def personalize(
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
 ) -> None:
-    """Improve every client's own estimate by what the others say of the population."""
+    """Improve each client's estimate with the reports of all."""
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)

@@ -57,7 +57,7 @@ def predict(
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
 ) -> None:
-    """Predict new rows by a model that vaneb run --save wrote.
+    """Predict new rows with a model that `run --save` wrote.
 
     OUT has a line for each row of NEW, in the same order: row (counted from 1, without the header), the
     group, known (true: the group was in the fit; false: the population predicts it), mean (the expected

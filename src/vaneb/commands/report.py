@@ -46,7 +46,7 @@ def report(
     encoding: EncodingOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
 ) -> None:
-    """Make reports, estimates and their covariance, from the rows of every client, each by itself.
+    """Turn each client's rows into a report, without a population.
 
     What `vaneb personalize` takes: several such tables can be put under each other, and rows stay at home.
     """

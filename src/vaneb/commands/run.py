@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from click import Choice
 
 from vaneb.commands.decide import PosteriorOption, check_posterior_out
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
@@ -47,7 +46,10 @@ if TYPE_CHECKING:
     from vaneb.grouped import GroupedFit
 
 
-FamilyOption = Annotated[str, typer.Option(help="Of the response.", click_type=Choice(list(FAMILIES)))]
+FamilyOption = Annotated[
+    str,
+    typer.Option(help=f"Of the response: {', '.join(FAMILIES)}.", autocompletion=lambda: list(FAMILIES)),
+]
 WeightsOption = Annotated[
     str | None,
     typer.Option(help="Column of what a row counts for; of a share of successes, the trials."),
@@ -108,7 +110,7 @@ def run(
     as_json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
 ) -> None:
-    """Fit a model to every group of a table, each helped by what the others say of the population."""
+    """Fit a mixed model to rows, with a population of any shape."""
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)

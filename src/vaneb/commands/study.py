@@ -77,7 +77,10 @@ def study(
     report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
-    """Run the simulation study; run it again to resume, or to add replicates."""
+    """Run the simulation study.
+
+    Run it again to resume, or to add replicates.
+    """
     with told_to_user():
         if form not in ("png", "svg", "pdf"):
             raise InvalidOption(f"--format {form}: use png, svg or pdf")

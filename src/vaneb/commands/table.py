@@ -44,7 +44,7 @@ def table(
     ] = "mean",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead.")] = None,
 ) -> None:
-    """Print accuracies by method and setting, the best of each column marked."""
+    """Print the accuracies of training runs, best ones marked."""
     with told_to_user():
         import sys
 

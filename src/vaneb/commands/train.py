@@ -56,7 +56,7 @@ def train(
     report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
-    """Train networks over many clients by several methods, and test each client's own network.
+    """Train and personalise networks over many clients.
 
     Results are written row by row.  Run the same command again to resume after an interruption.
     """

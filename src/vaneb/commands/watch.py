@@ -17,7 +17,7 @@ def watch(
         int, typer.Option(help="On this machine; 0 takes any that is free.", min=0, max=65535)
     ] = 8350,
 ) -> None:
-    """Show a running or finished study or training in the browser, and keep it up to date.
+    """Show a study or a training in the browser while it runs.
 
     Serves to this machine only, and reads DIR without touching it.  Ctrl-C ends it.
     """

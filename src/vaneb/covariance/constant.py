@@ -9,11 +9,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, DiagonalCovariance, FullCovariance, Wire
+from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance, FullCovariance, Wire
 
 
 @dataclass(frozen=True, eq=False)
-class ConstantDiagonal(DiagonalCovariance):
+class _Constant(CovarianceFunction):
+    """What the two structures share: ``unit_precision``, of shape (K, d) or (K, d, d)."""
+
+    unit_precision: Array
+
+    @property
+    def n_clients(self) -> int:
+        return self.unit_precision.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.unit_precision.shape[1]
+
+    def precision(self, points: Array) -> Array:
+        shape = (self.n_clients, points.shape[1], *self.unit_precision.shape[1:])
+        return np.broadcast_to(self.unit_precision[:, None], shape)
+
+    def precision_gradient(self, points: Array) -> Array:
+        return np.broadcast_to(0.0, (*self.precision(points).shape, self.dimension))
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return _checks.unchecked(self, unit_precision=self.unit_precision[rows])
+
+    def to_wire(self) -> Wire:
+        return {"family": self.family, "unit_precision": self.unit_precision.tolist()}
+
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        return cls(_checks.read_key(wire, "unit_precision"))
+
+    @classmethod
+    def stack(cls, parts: list[Self]) -> Self:
+        _checks.same_dimension(parts)
+        stacked = np.concatenate([part.unit_precision for part in parts])
+        return _checks.unchecked(parts[0], unit_precision=stacked)
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantDiagonal(_Constant, DiagonalCovariance):
     """Sigma_k(theta)^{-1} = diag(p_k).
 
     Parameters
@@ -23,7 +61,6 @@ class ConstantDiagonal(DiagonalCovariance):
     """
 
     family: ClassVar[str | None] = "constant-diagonal"
-    unit_precision: Array
 
     def __post_init__(self) -> None:
         array = _checks.finite_array(
@@ -38,40 +75,9 @@ class ConstantDiagonal(DiagonalCovariance):
         array = _checks.finite_array(variances, "variances", (None, None), _checks.LARGEST_PRECISION)
         return cls(1.0 / _checks.positive(array, "variances"))
 
-    @property
-    def n_clients(self) -> int:
-        return self.unit_precision.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.unit_precision.shape[1]
-
-    def precision(self, points: Array) -> Array:
-        shape = (self.n_clients, points.shape[1], self.dimension)
-        return np.broadcast_to(self.unit_precision[:, None], shape)
-
-    def precision_gradient(self, points: Array) -> Array:
-        return np.broadcast_to(0.0, (self.n_clients, points.shape[1], self.dimension, self.dimension))
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, unit_precision=self.unit_precision[rows])
-
-    def to_wire(self) -> Wire:
-        return {"family": self.family, "unit_precision": self.unit_precision.tolist()}
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        return cls(_checks.read_key(wire, "unit_precision"))
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        stacked = np.concatenate([part.unit_precision for part in parts])
-        return _checks.unchecked(parts[0], unit_precision=stacked)
-
 
 @dataclass(frozen=True, eq=False)
-class ConstantFull(FullCovariance):
+class ConstantFull(_Constant, FullCovariance):
     """Sigma_k(theta)^{-1} = P_k.
 
     Parameters
@@ -81,7 +87,6 @@ class ConstantFull(FullCovariance):
     """
 
     family: ClassVar[str | None] = "constant-full"
-    unit_precision: Array
 
     def __post_init__(self) -> None:
         array = _checks.square_matrices(self.unit_precision, "unit_precision", _checks.LARGEST_PRECISION)
@@ -92,35 +97,3 @@ class ConstantFull(FullCovariance):
         """P_k = Sigma_k^{-1} from unit covariance matrices (K, d, d), n_k times those of the estimates."""
         array = _checks.square_matrices(covariances, "covariances", _checks.LARGEST_PRECISION)
         return cls(_checks.inverse(_checks.semidefinite(array, "covariances", definite=True)))
-
-    @property
-    def n_clients(self) -> int:
-        return self.unit_precision.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.unit_precision.shape[1]
-
-    def precision(self, points: Array) -> Array:
-        d = self.dimension
-        return np.broadcast_to(self.unit_precision[:, None], (self.n_clients, points.shape[1], d, d))
-
-    def precision_gradient(self, points: Array) -> Array:
-        d = self.dimension
-        return np.broadcast_to(0.0, (self.n_clients, points.shape[1], d, d, d))
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, unit_precision=self.unit_precision[rows])
-
-    def to_wire(self) -> Wire:
-        return {"family": self.family, "unit_precision": self.unit_precision.tolist()}
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        return cls(_checks.read_key(wire, "unit_precision"))
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        stacked = np.concatenate([part.unit_precision for part in parts])
-        return _checks.unchecked(parts[0], unit_precision=stacked)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from vaneb.files import make_folder, write_atomically
 from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.checkpoint import Checkpoint, StageFolder
+from vaneb.fl.code_version import code_version
 from vaneb.fl.config import Config, as_plain, fingerprint
 from vaneb.fl.data import ImageData, load_images
 from vaneb.fl.engine import Evaluation, RoundDone, Seat, Stage, evaluate, run_stage
@@ -106,7 +107,7 @@ def rows_of(config: Config, method: Method, output: Path) -> list[Row]:
 
 
 def method_fingerprint(config: Config, method: Method) -> str:
-    """What stands for a method under a configuration, apart from the seed."""
+    """What stands for a method under a configuration in this code, apart from the seed."""
     return fingerprint(_method_content(config, method))
 
 
@@ -116,7 +117,12 @@ def _method_content(config: Config, method: Method) -> dict[str, Any]:
         "model": as_plain(config.model),
         "method": method.label,
         "stages": [as_plain(stage) for stage in method.stages],
+        "code": _code_of(config, method.stages),
     }
+
+
+def _code_of(config: Config, stages: Sequence[Stage]) -> str:
+    return code_version([config.model.name, *(stage.algorithm for stage in stages)])
 
 
 def _is_done(config: Config, method: Method, output: Path) -> bool:
@@ -277,7 +283,7 @@ def _run_method(setting: _Setting, method: Method) -> None:
 
 def _stage_key(setting: _Setting, before: str, stage: Stage, index: int) -> str:
     """Names everything that a stage's result depends on; ``before`` is the key of the stage before it."""
-    content = [before, as_plain(stage), index]
+    content = [before, as_plain(stage), index, _code_of(setting.config, [stage])]
     if not before:
         content += [setting.digest, as_plain(setting.config.model), setting.config.seed]
     return f"{stage.algorithm.replace(':', '.')}-{fingerprint(content)}"
@@ -352,6 +358,7 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
                 own=own[protocol] == prior,
                 seed=config.seed,
                 config=method_fingerprint(config, run.method),
+                code=_code_of(config, run.method.stages),
                 mean=round(summary.mean, 4),
                 **{f"decile_{i + 1}": round(value, 3) for i, value in enumerate(summary.deciles)},
                 worst_tenth=round(summary.worst_tenth, 3),

@@ -121,6 +121,10 @@ def _mean_heads(rounds: int) -> Recipe:
     return recipe
 
 
+def _vaneb_glm(config: Config) -> tuple[Stage, ...]:
+    return _federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0)
+
+
 def _vaneb_head(rule: str) -> Recipe:
     def recipe(config: Config) -> tuple[Stage, ...]:
         # In a short run the only step is in the last round: without any it would be FedPer.
@@ -174,6 +178,7 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     "vaneb_la_direct": ("VANEB-LA (direct)", _after_fedavg("vaneb_la", "direct")),
     "vaneb_la_coordinate": ("VANEB-LA (coordinate)", _after_fedavg("vaneb_la", "coordinate")),
     "vaneb_la_smooth": ("VANEB-LA (smooth)", _vaneb_la_smooth),
+    "vaneb_glm": ("VANEB-GLM", _vaneb_glm),
     "vaneb_full_direct": ("VANEB-Full (direct)", _vaneb_full("direct")),
     "vaneb_full_coordinate": ("VANEB-Full (coordinate)", _vaneb_full("coordinate")),
 }

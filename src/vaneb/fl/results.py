@@ -43,7 +43,7 @@ class Row:
     """Whether that is how the method itself predicts under this protocol."""
     seed: int
     config: str
-    """Fingerprint of everything else that decides the number."""
+    """Fingerprint of everything else that decides the number, the code among it."""
     mean: float
     decile_1: float
     decile_2: float
@@ -59,6 +59,8 @@ class Row:
     """Client updates left out of rounds, and evaluated networks, that were not finite."""
     seconds: float
     """Training time of the method's own last stage."""
+    code: str = ""
+    """Fingerprint of the code alone; empty in rows from before it was recorded."""
 
 
 COLUMNS = [item.name for item in fields(Row)]
@@ -70,7 +72,10 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     complete = _complete_text(path)
-    if not complete:
+    if not complete.startswith(",".join(COLUMNS).encode() + b"\n"):
+        # A new file, or one from before a column was added: all of it is written again.
+        rows = [*(read_rows(path) if complete else ()), *rows]
+        complete = b""
         writer.writeheader()
     for row in rows:
         writer.writerow(asdict(row))
@@ -93,11 +98,13 @@ def read_rows(path: Path) -> list[Row]:
     except UnicodeDecodeError:
         raise MissingData(f"{file}: not a results file, it is not UTF-8 text.") from None
     reader = csv.DictReader(io.StringIO(text))
-    missing = set(COLUMNS) - set(reader.fieldnames or ())
+    missing = set(COLUMNS) - set(reader.fieldnames or ()) - {"code"}
     if missing:
         raise MissingData(f"{file}: not a results file, the column {sorted(missing)[0]!r} is missing.")
     try:
-        return [Row(**{name: _parse(_TYPES[name], line[name]) for name in COLUMNS}) for line in reader]
+        return [
+            Row(**{name: _parse(_TYPES[name], line.get(name, "")) for name in COLUMNS}) for line in reader
+        ]
     except (TypeError, ValueError) as error:
         raise MissingData(
             f"{file}: line {reader.line_num} cannot be read ({error}). Remove that line; the next "

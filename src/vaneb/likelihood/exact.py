@@ -22,7 +22,7 @@ from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
 from vaneb.likelihood.exact_objective import ObjectiveLikelihood, ValuedObjective
 from vaneb.likelihood.expansion import from_slopes
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant, transposed
 from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.data import GroupedRows
@@ -134,7 +134,7 @@ class ExactLikelihood(Clients):
 
     def log_likelihood(self, atoms: Array) -> Array:
         out = np.empty((self.n_clients, len(atoms)))
-        atoms_t, constant = _transposed(atoms), self.constant
+        atoms_t, constant = transposed(atoms), self.constant
 
         def block(part: slice) -> None:
             exact_kernels.log_likelihood(self._rows(part), constant[part], atoms_t, out[part])
@@ -145,7 +145,7 @@ class ExactLikelihood(Clients):
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
-        atoms_t, constant = _transposed(atoms), self.constant + log_weights
+        atoms_t, constant = transposed(atoms), self.constant + log_weights
         floor = SKIP - float(np.log(self.n_clients))
 
         def block(part: slice) -> exact_kernels.Sums:
@@ -193,7 +193,3 @@ class ExactLikelihood(Clients):
     def region(self, starts: Array) -> Box:
         """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
         return box_of(starts)
-
-
-def _transposed(atoms: Array) -> Array:
-    return np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)

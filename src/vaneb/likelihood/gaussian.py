@@ -70,7 +70,27 @@ def mirror(lower: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class ConstantGaussian(Clients):
+class GaussianReports(Clients):
+    """What all Gaussian reports share: K of them, as estimates (K, d)."""
+
+    is_report: ClassVar[bool] = True
+
+    estimates: Array
+
+    @property
+    def n_clients(self) -> int:
+        return self.estimates.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.estimates.shape[1]
+
+    def local_estimates(self) -> Array:
+        return self.estimates
+
+
+@dataclass(frozen=True)
+class ConstantGaussian(GaussianReports):
     """Gaussian reports whose precision does not depend on the atom.
 
     Parameters
@@ -83,19 +103,9 @@ class ConstantGaussian(Clients):
     """
 
     is_gaussian: ClassVar[bool] = True
-    is_report: ClassVar[bool] = True
 
-    estimates: Array
     base_precision: Array
     offset: Array | float = 0.0
-
-    @property
-    def n_clients(self) -> int:
-        return self.estimates.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.estimates.shape[1]
 
     @cached_property
     def _clients_last(self) -> tuple[NDArray[np.intp], Array, Array]:
@@ -121,12 +131,8 @@ class ConstantGaussian(Clients):
         from vaneb.likelihood import kernels
 
         out = np.empty((self.n_clients, len(atoms)))
-        x, precision, constant, atoms_t = (
-            self.estimates,
-            self.base_precision,
-            self.constant,
-            _transposed(atoms),
-        )
+        x, precision, constant = self.estimates, self.base_precision, self.constant
+        atoms_t = transposed(atoms)
         loop = kernels.log_likelihood_diagonal if precision.ndim == 2 else kernels.log_likelihood_full
 
         def block(rows: slice) -> None:
@@ -174,9 +180,6 @@ class ConstantGaussian(Clients):
     def expanded(self, points: Array | None) -> Self:
         return self
 
-    def local_estimates(self) -> Array:
-        return self.estimates
-
     def local_precision(self) -> Array:
         return self.base_precision
 
@@ -200,5 +203,36 @@ class ConstantGaussian(Clients):
         return heights, bounds
 
 
-def _transposed(atoms: Array) -> Array:
+@dataclass(frozen=True)
+class VaryingGaussian(GaussianReports):
+    """Gaussian reports whose covariance Sigma_k(theta) / n_k is a function of the atom; ``n`` is (K,)."""
+
+    is_gaussian: ClassVar[bool] = False
+
+    n: Array
+    covariance: CovarianceFunction
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return replace(
+            self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
+        )
+
+    def precision_at(self, points: Array) -> Array:
+        """P_k at each client's own point (K, d): (K, d) or (K, d, d)."""
+        unit = self.covariance.precision(points[:, None, :])[:, 0]
+        return unit * self.n.reshape(-1, *[1] * (unit.ndim - 1))
+
+    def expanded(self: Likelihood, points: Array | None) -> ConstantGaussian:
+        """The report with its covariance at ``points``; where it depends on theta, a fair proposal."""
+        assert isinstance(self, VaryingGaussian)
+        points = self.estimates if points is None else points
+        made = ConstantGaussian(self.estimates, self.precision_at(points))
+        return replace(made, offset=self.at(points) - made.at(points))
+
+    def local_precision(self) -> Array:
+        return self.precision_at(self.estimates)
+
+
+def transposed(atoms: Array) -> Array:
+    """Atoms (m, d) as the loops over them take them, (d, m)."""
     return np.ascontiguousarray(np.asarray(atoms, dtype=np.float64).T)

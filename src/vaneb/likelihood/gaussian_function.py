@@ -14,9 +14,8 @@ and its expected information P_lh + 1/2 tr(C dP_l C dP_h).  The *frozen* score k
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,8 @@ from vaneb.blocks import blocks
 from vaneb.covariance.base import CovarianceFunction, DiagonalCovariance, FullCovariance
 from vaneb.likelihood import function_strips
 from vaneb.likelihood.function_strips import Rows, Strip, Weigh, strips
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent, Box, Clients
+from vaneb.likelihood.gaussian import LOG_2PI, VaryingGaussian, mirror, neighbours_together
+from vaneb.likelihood.seam import Array, Ascent, Box
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.semidefinite import RANK_TOLERANCE, generalised_inverse
 
@@ -37,7 +36,7 @@ SKIP = -28.0
 
 
 @dataclass(frozen=True)
-class FunctionGaussian(Clients):
+class FunctionGaussian(VaryingGaussian):
     """K Gaussian reports with covariance Sigma_k(theta) / n_k.
 
     Parameters
@@ -47,20 +46,7 @@ class FunctionGaussian(Clients):
     covariance : Sigma_k(theta) of the K clients.
     """
 
-    is_gaussian: ClassVar[bool] = False
-    is_report: ClassVar[bool] = True
-
-    estimates: Array
-    n: Array
     covariance: CovarianceFunction
-
-    @property
-    def n_clients(self) -> int:
-        return self.estimates.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.estimates.shape[1]
 
     @property
     def _diagonal(self) -> bool:
@@ -224,28 +210,11 @@ class FunctionGaussian(Clients):
         )
         return score, precision + 0.5 * np.einsum("kacl,kcah->klh", relative, relative)
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return replace(
-            self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
-        )
-
     def peak(self) -> Array:
         return self._log_density(self.estimates[:, None, :])[:, 0]
 
     def at(self, points: Array) -> Array:
         return self._log_density(points[:, None, :])[:, 0]
-
-    def expanded(self, points: Array | None) -> ConstantGaussian:
-        """The report with its covariance at ``points``; where it depends on theta, a fair proposal."""
-        points = self.estimates if points is None else points
-        made = ConstantGaussian(self.estimates, self._precision(points[:, None, :])[:, 0])
-        return replace(made, offset=self.at(points) - made.at(points))
-
-    def local_estimates(self) -> Array:
-        return self.estimates
-
-    def local_precision(self) -> Array:
-        return self._precision(self.estimates[:, None, :])[:, 0]
 
     def starts(self) -> Array:
         """Functions made of a client's rows go with estimates that may have run off."""

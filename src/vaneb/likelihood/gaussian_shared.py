@@ -7,37 +7,23 @@ The fastest case of a parameter-dependent covariance: V is evaluated at the atom
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, mirror, neighbours_together
-from vaneb.likelihood.seam import Array, Ascent, Clients
+from vaneb.likelihood.gaussian import LOG_2PI, VaryingGaussian, mirror, neighbours_together
+from vaneb.likelihood.seam import Array, Ascent
 
 
 @dataclass(frozen=True)
-class SharedGaussian(Clients):
+class SharedGaussian(VaryingGaussian):
     """K reports (K, d) with sample sizes (K,) and one variance function."""
 
-    is_gaussian: ClassVar[bool] = False
-    is_report: ClassVar[bool] = True
-
-    estimates: Array
-    n: Array
     covariance: SharedDiagonal
-
-    @property
-    def n_clients(self) -> int:
-        return self.estimates.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.estimates.shape[1]
 
     @property
     def _constant(self) -> Array:
@@ -103,26 +89,9 @@ class SharedGaussian(Clients):
         information += precision[:, :, None] * np.eye(self.dimension)
         return Ascent(value, gradient, outer, information)
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return replace(
-            self, estimates=self.estimates[rows], n=self.n[rows], covariance=self.covariance.take(rows)
-        )
-
     def peak(self) -> Array:
         return self._constant + 0.5 * np.log(self.covariance.shared_precision(self.estimates)).sum(axis=1)
 
     def at(self, points: Array) -> Array:
         unit, e = self.covariance.shared_precision(points), self.estimates - points
         return self._constant + 0.5 * (np.log(unit) - self.n[:, None] * unit * e * e).sum(axis=1)
-
-    def expanded(self, points: Array | None) -> ConstantGaussian:
-        """The report with its covariance at ``points``; where it depends on theta, a fair proposal."""
-        points = self.estimates if points is None else points
-        made = ConstantGaussian(self.estimates, self.covariance.shared_precision(points) * self.n[:, None])
-        return replace(made, offset=self.at(points) - made.at(points))
-
-    def local_estimates(self) -> Array:
-        return self.estimates
-
-    def local_precision(self) -> Array:
-        return self.covariance.shared_precision(self.estimates) * self.n[:, None]

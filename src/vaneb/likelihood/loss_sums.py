@@ -23,7 +23,6 @@ from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
-from vaneb.local.fit import LocalFits
 from vaneb.local.objective import Array, RowsObjective
 from vaneb.semidefinite import generalised_inverse, log_pseudo_determinant
 
@@ -48,11 +47,6 @@ class LossSums:
         """The sums of these rows; the dispersion of the family has no part in them."""
         terms = RowsObjective(rows, family).terms(points, np.arange(rows.n_clients))
         return cls(rows.n_rows, np.array(points), *terms)
-
-    @classmethod
-    def of_fits(cls, fits: LocalFits) -> Self:
-        """At the clients' own estimates."""
-        return cls(fits.n, fits.theta, fits.loss, fits.gradient, fits.hessian)
 
     @property
     def n_clients(self) -> int:

@@ -2,15 +2,17 @@
 
     theta_k ~ sum_j w_j N(mu_j, S_j)             a Dirichlet process mixture, concentration alpha
     mu_j    ~ t(m, Omega)     m ~ N(0, MIDDLE^2), Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
-    S_j     ~ inverse Wishart(d + 1, 4 c_j diag(b))    c_j uniform: groups may be tight
-    b_i     ~ Gamma(1/2, rate 1 / REACH^2)       shared by the components
+    S_j     ~ inverse Wishart(nu + d - 1, 2 nu c_j diag(b))    c_j uniform: groups may be tight
+    b_i     ~ Gamma(1/2, rate 1 / REACH^2)       shared by the components, as is nu, one of FIRMNESS
 
 in units in which the population has a standard deviation of about one.  With one component and c = 1 this is
 the prior of Huang and Wand (2013): standard deviations are half-t with scale REACH, nearly flat where the
-population can be, and every correlation is uniform.  Centres have heavy tails, as N(m, Omega / l_j) with l_j
-gamma: a client that is nothing like the others gets a component far out, and says nothing of where groups
-are.  Everything is drawn from sums: counts, and first and second moments of theta by component
-(``sweep.Sums``).
+population can be.  nu says how much coordinates have to do with each other: with nu = 2 every correlation is
+uniform, with a large nu all are near zero.  Clients decide.  In many dimensions nu = 2 alone would promise
+that a coordinate can be told from the others, and intervals would be too short.  Centres have heavy tails, as
+N(m, Omega / l_j) with l_j gamma: a client that is nothing like the others gets a component far out, and says
+nothing of where groups are.  Everything is drawn from sums: counts, and first and second moments of theta by
+component (``sweep.Sums``).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ REACH = 7.0
 MIDDLE = 3.0
 #: Degrees of freedom of the t distribution of centres.
 TAIL = 2.0
+#: Values of nu; before clients are seen, each is half as likely as the one before it.
+FIRMNESS = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 #: Gamma prior of the concentration: shape and rate.
 CONCENTRATION = (0.5, 6.0)
 
@@ -59,7 +63,9 @@ class Mixture(NamedTuple):
     between: Array
     """A root of Omega, (r, r)."""
     shape: Array
-    """4 b, (r,)"""
+    """2 nu b, (r,)"""
+    firmness: float
+    """nu"""
     concentration: float
 
 
@@ -159,6 +165,32 @@ def _concentration(rng, old, used, n_clients):
 
 
 @njit(cache=True)
+def _firmness(rng, used, log_volume, information):
+    """nu given the covariances of ``used`` components, whatever b.
+
+    ``log_volume``: sum of log |S_j| - d log c_j; ``information``: the diagonal of the sum of c_j S_j^{-1}.
+    """
+    d = len(information)
+    if d == 1:  # no correlations
+        return FIRMNESS[0]
+    log_p = np.empty(len(FIRMNESS))
+    for a in range(len(FIRMNESS)):
+        nu = FIRMNESS[a]
+        freedom = nu + d - 1
+        log_p[a] = 0.5 * freedom * (used * d * math.log(nu) - log_volume) - math.log(nu)
+        for i in range(d):
+            shape = 0.5 + 0.5 * freedom * used
+            log_p[a] -= used * math.lgamma(0.5 * (freedom - i))
+            log_p[a] += math.lgamma(shape) - shape * math.log(1 / REACH**2 + nu * information[i])
+    left = rng.random() * np.exp(log_p - log_p.max()).sum()
+    for a in range(len(FIRMNESS)):
+        left -= math.exp(log_p[a] - log_p.max())
+        if left < 0:
+            break
+    return FIRMNESS[a]
+
+
+@njit(cache=True)
 def draw_population(
     rng, count, first, second, centres, roots, scales, middle, between, concentration, least, spare, most
 ):
@@ -168,7 +200,6 @@ def draw_population(
     ``spare``, ``most``: components without clients, and components in all.
     """
     d = centres.shape[1]
-    freedom = d + 1.0
     n_clients = count.sum()
     used = int((count > 0).sum())
     order = np.argsort(-count, kind="mergesort")[:used]
@@ -186,16 +217,19 @@ def draw_population(
         rest *= 1 - share
     weights /= weights.sum()
     # what components have in common: their shape, and where centres lie
-    inverse, information = np.empty((used, d, d)), np.zeros(d)
+    inverse, information, log_volume = np.empty((used, d, d)), np.zeros(d), 0.0
     for j in range(used):
         back = np.linalg.inv(roots[order[j]])
         inverse[j] = back.T @ back
         for i in range(d):
             information[i] += scales[order[j]] * inverse[j, i, i]
-    shape = np.empty(d)
+            log_volume -= 2 * math.log(abs(back[i, i])) + math.log(scales[order[j]])
+    nu = _firmness(rng, used, log_volume, information)
+    freedom, shape = nu + d - 1, np.empty(d)
     for i in range(d):
-        shape[i] = 4 * rng.gamma(0.5 + 0.5 * freedom * used, 1 / (1 / REACH**2 + 2 * information[i]))
-    scatter, back, ties = np.diag(1 + 0.5 * shape), np.linalg.inv(between), np.empty(total)
+        b = rng.gamma(0.5 + 0.5 * freedom * used, 1 / (1 / REACH**2 + nu * information[i]))
+        shape[i] = 2 * nu * b
+    scatter, back, ties = np.diag(1 + shape / nu), np.linalg.inv(between), np.empty(total)
     middle_sum = np.zeros(d)
     for j in range(used):
         away = centres[order[j]] - middle
@@ -230,15 +264,16 @@ def draw_population(
         new_centres[j], new_scales[j] = centre, c
         new_roots[j] = _lower(_inverse_wishart_root(rng, scatter, freedom + n))
     return (
-        weights, new_centres, new_roots, new_scales, ties, clients, used, middle, between, shape,
+        weights, new_centres, new_roots, new_scales, ties, clients, used, middle, between, shape, nu,
         concentration,
     )  # fmt: skip
 
 
 @njit(cache=True)
 def draw_moves(
-    rng, precision, product, square, pull, cross, shift, centres, scales, ties, shape, middle, between, least
-):
+    rng, precision, product, square, pull, cross, shift, centres, scales, ties, shape, nu, middle, between,
+    least,
+):  # fmt: skip
     """Stretches (J, r) of components and moves of centres (J', r), given how clients stand to their centres.
 
     With u = theta - mu given, the estimates are theta_hat = mu + move + s_j D u + noise; D = diag(delta) is
@@ -266,7 +301,7 @@ def draw_moves(
                 product[j, i, a] -= precision[j, i, a] * shift[j, a]
             pull[j, i] -= away
             cross[j, i] += shift[j, i] * away
-    for_delta = np.linalg.inv(square.sum(axis=0) + np.diag(shape / (2 * REACH**2)))
+    for_delta = np.linalg.inv(square.sum(axis=0) + np.diag(shape / (nu * REACH**2)))
     delta = for_delta @ cross.sum(axis=0) + _cholesky(for_delta) @ _gaussian(rng, d)
     attraction = np.linalg.inv(between @ between.T)
     moves, stretch = np.empty((used, d)), np.empty((len(scales), d))

@@ -149,7 +149,8 @@ class _Chain:
         stretch, move, scales, shape = draw_moves(
             self.rng, sums.precision[order], sums.product[order], sums.square[order], sums.pull[order],
             sums.cross[order], centres - population.centres[order][:, self.varying], centres, drawn.scales,
-            drawn.ties, drawn.shape, drawn.middle, drawn.between, self.options.smallest_scale**2,
+            drawn.ties, drawn.shape, drawn.firmness, drawn.middle, drawn.between,
+            self.options.smallest_scale**2,
         )  # fmt: skip
         moved, roots = drawn.centres.copy(), drawn.roots.copy()
         moved[:used, self.varying] += move
@@ -267,7 +268,7 @@ class _Chain:
             weights = np.append(weights, one.weights[one.occupied :].sum())
             centres = np.vstack([centres, centres[0]])
             covariances = np.concatenate([covariances, np.zeros_like(covariances[:1])])
-            covariances[-1][varying] = np.diag(one.shape)
+            covariances[-1][varying] = np.diag(2 / one.firmness * one.shape)
         between = one.between @ one.between.T
         for j in range(len(weights)):
             unseen = j == one.occupied

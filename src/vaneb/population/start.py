@@ -54,7 +54,7 @@ def first_mixture(
     many = len(order)
     return Mixture(
         weights[order], centres[order], roots[order], np.ones(many), np.ones(many), n * weights[order], many,
-        np.zeros(r), np.eye(r), np.ones(r), 0.3,
+        np.zeros(r), np.eye(r), np.ones(r), 2.0, 0.3,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from vaneb.fl.algorithms.pfedme import pfedme
 from vaneb.fl.algorithms.scaffold import scaffold
 from vaneb.fl.algorithms.vaneb_ft import vaneb_ft
 from vaneb.fl.algorithms.vaneb_full import vaneb_full
+from vaneb.fl.algorithms.vaneb_glm import vaneb_glm
 from vaneb.fl.algorithms.vaneb_head import vaneb_head
 from vaneb.fl.algorithms.vaneb_la import vaneb_la
 from vaneb.fl.naming import look_up
@@ -56,6 +57,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "knn_per": knn_per,
     "local_only": local_only,
     "vaneb_ft": vaneb_ft,
+    "vaneb_glm": vaneb_glm,
     "vaneb_head": vaneb_head,
     "vaneb_la": vaneb_la,
     "vaneb_full": vaneb_full,

@@ -1,0 +1,257 @@
+"""Take each defence of the federation away, one at a time, and see which test notices.
+
+    python benchmarks/federation/defences.py               # prints the table of defences.md
+    python benchmarks/federation/defences.py kinds revoked   # those with one of these words in their names
+
+Sources and tests are copied to a temporary folder; a defence is a piece of text there that is replaced by one
+without it.  The tests named must pass with it (looked at first) and fail without it.  Exit code 1 if one is
+missed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+FLOWER = "src/vaneb/flower"
+
+
+class Defence(NamedTuple):
+    """What is taken away, where, and the tests that ought to notice."""
+
+    name: str
+    file: str
+    here: str
+    gone: str
+    tests: str
+
+
+DEFENCES = (
+    Defence(
+        "ids as factors, too many coefficients, leverage",
+        "policy.py",
+        "        design, response = model.rows.design, model.rows.response\n",
+        "        return\n        design, response = model.rows.design, model.rows.response\n",
+        "test_policy.py",
+    ),
+    Defence("columns agreed on", "policy.py", "if not self.columns:", "if True:", "test_policy.py"),
+    Defence(
+        "formulas agreed on",
+        "policy.py",
+        "if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):",
+        "if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "modes agreed on", "policy.py", "if settings.mode not in self.modes:", "if False:", "test_policy.py"
+    ),
+    Defence(
+        "an epsilon that the site insists on",
+        "policy.py",
+        "if self.epsilon and not 0 < settings.epsilon <= self.epsilon:",
+        "if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "no exact answer after a private one",
+        "books.py",
+        "if not self.settings.epsilon and (private := spent(self.folder)):",
+        "if False and (private := {}):",
+        "test_policy.py",
+    ),
+    Defence(
+        "noise is drawn once",
+        "client_app.py",
+        "if mechanism is not None and kept is not None:",
+        "if False:",
+        "test_policy.py",
+    ),
+    Defence("the privacy budget", "books.py", "if limit and total > limit:", "if False:", "test_policy.py"),
+    Defence(
+        "two releases that differ by a patient",
+        "books.py",
+        "if 0 < apart < self.policy.changed_rows:",
+        "if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "many questions looked at together",
+        "books.py",
+        "            self.policy.check_together([rows, *before])\n",
+        "            pass\n",
+        "test_many_questions.py",
+    ),
+    Defence(
+        "most exchanges and atoms of a study",
+        "books.py",
+        "if about[name] > getattr(self.policy, name):",
+        "if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "most studies", "books.py", "if len(others) >= self.policy.studies:", "if False:", "test_policy.py"
+    ),
+    Defence(
+        "review by a person",
+        "books.py",
+        "if self.policy.review and not self._approved(digest):",
+        "if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "the chain of the ledger",
+        "books.py",
+        'good = entry["before"] == before and entry["digest"] == _digest(entry)',
+        'good = bool(entry["digest"])',
+        "test_policy.py",
+    ),
+    Defence(
+        "kinds of numbers on a list",
+        "wire.py",
+        "dtype = KINDS[kind]",
+        "dtype = np.dtype(kind)",
+        "test_wire.py",
+    ),
+    Defence(
+        "requests that are too large",
+        "passage.py",
+        "                if len(body) > LARGEST_PART:\n                    raise Refused(413",
+        "                if False:\n                    raise Refused(413",
+        "test_passage.py",
+    ),
+    Defence(
+        "messages in too many parts",
+        "passage.py",
+        "if self.seen[who] > LARGEST_MESSAGE:",
+        "if False:",
+        "test_passage.py",
+    ),
+    Defence(
+        "one client's connections",
+        "passage.py",
+        "if self.open[self.peer] > MOST_OF_ONE:",
+        "if False:",
+        "test_passage.py",
+    ),
+    Defence("the list of calls", "passage.py", " or path not in CALLS | {HELLO}", "", "test_passage.py"),
+    Defence(
+        "revoked means out",
+        "door.py",
+        "if name is None or not self._registered(name, peer):",
+        "if name is None:",
+        "test_passage.py",
+    ),
+    Defence(
+        "a node speaks with the key of its certificate",
+        "door.py",
+        'if request.headers.get("flwr-public-key") != spoken:',
+        "if False:",
+        "test_passage.py",
+    ),
+    Defence(
+        "no handshake without a registered certificate",
+        "door.py",
+        "context.verify_mode = ssl.CERT_REQUIRED",
+        "context.verify_mode = ssl.CERT_OPTIONAL",
+        "test_passage.py",
+    ),
+    Defence("another app", "gate.py", "refused = self._why_not(run)", 'refused = ""', "test_passage.py"),
+    Defence(
+        "the installed app in place of the server's",
+        "gate.py",
+        'if request.path != FLEET + "get-fab":',
+        "if True:",
+        "test_passage.py",
+    ),
+    Defence(
+        "a question of another mode",
+        "client_app.py",
+        "if place.settings.mode not in modes:",
+        "if False:",
+        "test_secure.py",
+    ),
+    Defence(
+        "different questions under one sum",
+        "agreement.py",
+        "if content[:SIZE] != own:",
+        "if False:",
+        "test_secure.py",
+    ),
+    Defence(
+        "a question that is not the one named",
+        "agreement.py",
+        "    if bytes.fromhex(digest_of(*question_of(message.content))) != own:",
+        "    if False:",
+        "test_secure.py",
+    ),
+    Defence(
+        "a sum of three, and of more than half",
+        "secure.py",
+        "if not (needed >= SMALLEST_SUM and 2 * needed > shares):",
+        "if False:",
+        "test_secure.py",
+    ),
+    Defence(
+        "both masks of a client",
+        "secure.py",
+        "if set(active) & set(gone) or len(set(active)) < SMALLEST_SUM:",
+        "if False:",
+        "test_secure.py",
+    ),
+    Defence(
+        "the sandbox",
+        "sandbox.py",
+        "    _checked(_call(_ENTER, rules, 0))\n",
+        "    pass\n",
+        "test_sandbox.py",
+    ),
+)
+
+
+def run(folder: Path, test: str) -> tuple[int, str]:
+    """Exit code of a file of tests, and the first that fails."""
+    env = {**os.environ, "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/flower/{test}"]
+    found = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    failed = re.findall(r"^(?:FAILED|ERROR) \S*?::(\w+)", found.stdout, re.MULTILINE)
+    return found.returncode, failed[0] if failed else ""
+
+
+def main(words: Sequence[str]) -> int:
+    wanted = [one for one in DEFENCES if not words or any(word in one.name for word in words)]
+    missed = 0
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name in ("src", "tests"):
+            shutil.copytree(ROOT / name, folder / name)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        for test in sorted({one.tests for one in wanted}):
+            if run(folder, test)[0]:
+                raise SystemExit(f"{test}: fails with all defences in place.")
+        print("| taken away | in | noticed by |\n|---|---|---|", flush=True)
+        for one in wanted:
+            path = folder / FLOWER / one.file
+            text = path.read_text()
+            if text.count(one.here) != 1:
+                raise SystemExit(
+                    f"{one.name}: its text is in {one.file} {text.count(one.here)} times, not once."
+                )
+            path.write_text(text.replace(one.here, one.gone))
+            code, test = run(folder, one.tests)
+            path.write_text(text)
+            missed += code != 1
+            said = f"`{one.tests}`: `{test}`" if code == 1 else "**nobody**"
+            print(f"| {one.name} | `{one.file}` | {said} |", flush=True)
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

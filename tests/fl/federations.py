@@ -41,6 +41,7 @@ OPTIONS: dict[str, dict] = {
     "vaneb_head": {**LOCAL, **EMPIRICAL_BAYES, "every": 2},
     "vaneb_la": {**TUNING, **EMPIRICAL_BAYES},
     "vaneb_full": {**LOCAL, **EMPIRICAL_BAYES},
+    "vaneb_glm": {"spread": 0.5},
 }
 
 

@@ -56,7 +56,7 @@ def vaneb_glm(network: Network, *, spread: float = 0.05) -> Algorithm:
         message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
     ) -> tuple[Tree, Tree]:
         head, variance = posterior(message, data)
-        return {"head": head, "variance": variance}, client_state
+        return {"head": head, "variance": variance, "n": len(data)}, client_state
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
         heads = torch.stack([out["head"] for out in outputs.values()])
@@ -122,7 +122,7 @@ def _information(seen: Tensor, head: Tensor, offset: Tensor, spread: float) -> T
     matrix = torch.empty(classes, width, classes, width, dtype=seen.dtype)
     for a in range(classes):
         for b in range(a + 1):
-            weight = p[:, a] * ((a == b) - p[:, b])
+            weight = p[:, a] * (float(a == b) - p[:, b])
             matrix[a, :, b] = matrix[b, :, a] = (weight[:, None] * seen).T @ seen
     flat = matrix.reshape(classes * width, classes * width)
     flat.diagonal().add_(1 / spread)

@@ -33,6 +33,8 @@ from vaneb.semidefinite import covariance_of_estimates
 
 POPULATIONS = ("auto", "mixture", "gaussian", "discrete")
 SOLVERS = ("certified", "pseudo-em", "grid")
+#: With fewer clients than these the results carry a note.
+FEW_CLIENTS = 5
 
 
 class Estimator:
@@ -118,7 +120,7 @@ class VANEB(Estimator):
     effects_ : vaneb.covariates.Effects or None
         What covariates of the clients do to the centre of the population.
     notes_ : tuple of str
-        What is odd about the clients' standard errors, in words; empty for most.
+        What is odd about the clients' number or their standard errors, in words; empty for most.
     trace_, log_likelihood_ : tuple of Step, float
         Discrete populations: what happened on the way, and the average over clients at the end.
     """
@@ -175,7 +177,7 @@ class VANEB(Estimator):
         self.check()
         likelihood, names = self._likelihood(clients), tuple(getattr(clients, "names", ()))
         self.sampling_, self.certificate_, self.trace_, self.effects_ = None, None, (), None
-        self.notes_ = _noise_notes(likelihood, names) if covariates is None else ()
+        self.notes_ = _notes(likelihood, names) if covariates is None else ()
         if covariates is not None:
             if self.kind == "discrete":
                 raise InvalidOption(
@@ -401,7 +403,13 @@ class Oracle(Estimator):
         return posterior(as_likelihood(clients), self.prior, **labels(clients))
 
 
-def _noise_notes(likelihood: Likelihood, names: tuple[str, ...]) -> tuple[str, ...]:
+def _notes(likelihood: Likelihood, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What to know of the clients before results are used; () for most."""
+    count = likelihood.n_clients
+    if count == 1:
+        return ("there is one client only: nothing can be learnt from others, and it keeps its own estimate",)
+    if count < FEW_CLIENTS:
+        return (f"there are {count} clients only: how much clients differ is hardly known",)
     if not likelihood.is_gaussian:
         return ()
     view = likelihood.expanded(None)

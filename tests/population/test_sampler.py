@@ -131,7 +131,16 @@ def test_few_clients_get_an_honest_answer(count):
     lower, upper = found.interval(0.9)
     assert (upper - lower > 0.9 * found.sd).all()
     if count == 1:
-        assert_allclose(found.mean, x, atol=0.15 * errors.max())
+        assert_allclose(found.mean, x, atol=0.1 * errors.min())
+        assert (found.sd > 0.95 * errors).all()
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "one client only"), (3, "3 clients only"), (20, "")])
+def test_few_clients_get_a_note(count, said):
+    _, x, errors = clients("normal", count=count, d=1)
+    notes = VANEB(options=QUICK).fit(Reports(x, standard_errors=errors)).notes_
+    assert said in " ".join(notes)
+    assert bool(notes) == bool(said)
 
 
 def test_all_clients_equal():

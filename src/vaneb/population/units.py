@@ -48,7 +48,9 @@ def units_of(view: ConstantGaussian) -> Units:
         total = weight @ (near - shift) ** 2
         own = max(total - weight @ np.minimum(noise, reach**2), 0.05 * total)
         centre[i] = middle + shift
-        scale[i] = np.sqrt(own + 0.03 / np.mean(diagonal[known, i]))
+        # What clients do not tell of the spread, a part of their noise: all of it where there is one only.
+        least = 0.03 + 1 / len(values) ** 2
+        scale[i] = np.sqrt(own + least / np.mean(diagonal[known, i]))
     return Units(centre, np.where((scale > 0) & np.isfinite(scale), scale, 1.0))
 
 

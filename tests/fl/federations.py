@@ -38,10 +38,10 @@ OPTIONS: dict[str, dict] = {
     "ditto": {**LOCAL, "strength": 0.5},
     "local_only": LOCAL,
     "vaneb_ft": {**TUNING, **EMPIRICAL_BAYES},
+    "vaneb_glm": {"groups": 2, "starts": 2},
     "vaneb_head": {**LOCAL, **EMPIRICAL_BAYES, "every": 2},
     "vaneb_la": {**TUNING, **EMPIRICAL_BAYES},
     "vaneb_full": {**LOCAL, **EMPIRICAL_BAYES},
-    "vaneb_glm": {"spread": 0.5},
 }
 
 

@@ -53,6 +53,9 @@ def train(
     keep_client_states: Annotated[
         bool, typer.Option("--keep-client-states", help="Keep what methods store per client.")
     ] = False,
+    keep_networks: Annotated[
+        bool, typer.Option("--keep-networks", help="Keep every client's network, for load_personal.")
+    ] = False,
     report: PageOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
@@ -73,6 +76,7 @@ def train(
                 workers=workers,
                 data_dir=data_dir,
                 keep_client_states=keep_client_states,
+                keep_networks=keep_networks,
                 on_progress=on_progress,
             )
         if report is not None:
@@ -113,6 +117,8 @@ def _experiment(
     if path is not None and data is not None and data != config.data.name:
         raise InvalidOption(f"--data {data}: {path} is for {config.data.name}. Give one of the two.")
     chosen: dict[str, Any] = {"clients": clients, "alpha": alpha, "shift": shift, "seed": seed}
+    if config.data.path and (clients, alpha, shift) != (None, None, None):
+        raise InvalidOption(f"--clients, --alpha, --shift: {path} has data of its own. Leave them out.")
     config = config.at(**{name: value for name, value in chosen.items() if value is not None})
     if methods:
         config = replace(config, methods=tuple(methods))

@@ -25,7 +25,10 @@ def code_version(named: Iterable[str] = ()) -> str:
     """Twelve hexadecimal digits; of ``named`` algorithms and models, each "module:name" adds its file."""
     total = hashlib.sha256(_package_version())
     for module in sorted({name.partition(":")[0] for name in named if ":" in name}):
-        found = importlib.util.find_spec(module)
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError):  # not there, or made by hand: a notebook has no file
+            found = None
         if found is not None and found.origin is not None:
             total.update(f"{module} ".encode() + Path(found.origin).read_bytes())
     return total.hexdigest()[:12]

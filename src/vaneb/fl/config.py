@@ -42,7 +42,7 @@ def _positive(section: str, name: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """[data]: which images, and how they are divided among clients."""
+    """[data]: which images, and how they are divided among clients; or, with ``path``, data of one's own."""
 
     name: str = "digits"
     clients: int = 20
@@ -54,8 +54,21 @@ class DataConfig:
     """Images of the largest client for one of the smallest."""
     label_groups: int = 1
     """Groups of clients in which labels mean different things."""
+    path: str = ""
+    """Data of one's own, divided already: a folder of clients, LEAF's JSON or a table (``own_data``)."""
+    client: str = "client"
+    """Column of a table that says whose a row is."""
+    label: str = "label"
+    """Column of a table that is to be predicted."""
+    test_share: float = 0.2
+    """Rows held out of each client that brings no test rows of its own."""
 
     def __post_init__(self) -> None:
+        for name in ("path", "client", "label"):
+            text = isinstance(getattr(self, name), str)
+            _require("data", name, getattr(self, name), text, "a text in quotes")
+        share = isinstance(self.test_share, float) and 0 < self.test_share < 1
+        _require("data", "test_share", self.test_share, share, "a share between 0 and 1")
         _whole("data", "clients", self.clients, 1)
         _positive("data", "alpha", self.alpha)
         number = isinstance(self.shift, int | float) and 0 <= self.shift <= 3
@@ -69,6 +82,8 @@ class DataConfig:
     @property
     def title(self) -> str:
         """The data set, and what is unusual about its division: what tables call it."""
+        if self.path:
+            return Path(self.path).stem
         sizes = "" if self.size_ratio == 1 else f", sizes 1:{self.size_ratio:g}"
         groups = "" if self.label_groups == 1 else f", {self.label_groups} label groups"
         return f"{self.name}{sizes}{groups}"
@@ -180,6 +195,8 @@ class Config:
                 raise InvalidOption(f"[grid] {name}: only {', '.join(GRID_FIELDS)} can be varied.")
             if not isinstance(values, list) or not values:
                 raise InvalidOption(f"[grid] {name} = {values!r}: give a list of values.")
+            if self.data.path and name != "seed":
+                raise InvalidOption(f"[grid] {name}: your own data are divided already. Vary the seed.")
 
     def settings(self) -> list[Config]:
         """One configuration without a grid for every combination of the grid's values."""
@@ -246,7 +263,23 @@ def _section(name: str, value: Any, source: str) -> Any:
     unknown = sorted(set(value) - known)
     if unknown:
         raise InvalidOption(f"{source}: [{name}] {unknown[0]} is not known. Use {', '.join(sorted(known))}.")
+    if kind is DataConfig and value.get("path"):
+        _check_own(value, source)
     return kind(**value)
+
+
+#: What [data] may say of data of one's own.
+OWN_DATA = ("path", "client", "label", "test_share")
+
+
+def _check_own(section: Mapping[str, Any], source: str) -> None:
+    """Data of one's own are divided already: refuse what would change nothing, and not say so."""
+    for name in section:
+        if name not in OWN_DATA:
+            raise InvalidOption(
+                f"{source}: [data] {name} does not go with path, which has its own clients. "
+                f"Use {', '.join(OWN_DATA)}."
+            )
 
 
 def as_plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,10 +222,18 @@ def evaluate(
     n_clients: int,
     seat: Seat,
     on_client: Callable[[], None] | None = None,
+    networks: Path | None = None,
 ) -> Evaluation:
-    """Personalise every client and test it under both protocols, with each treatment of its label prior."""
+    """Personalise every client and test it under both protocols, with each treatment of its label prior.
+
+    Parameters
+    ----------
+    networks : folder to keep every client's network in.
+    """
     with one_torch_thread():
         jobs = personalised_jobs("evaluate", stage, algorithm, checkpoint, range(n_clients), folder, seat)
+        for task, _ in jobs if networks is not None else []:
+            task["keep"] = f"{networks}/{task['clients'][0]}.npz"
         replies = [reply for reply, _ in pool.map(jobs, on_client)]
     accuracy = {
         (protocol, prior): np.array([reply["accuracy"][f"{protocol}/{prior}"] for reply in replies])

@@ -4,18 +4,20 @@ The output folder holds
 
     results.csv              one line per method, protocol and treatment of the label prior
     clients/CONFIG-SEED.npz  accuracy of every client behind those lines
+    networks/CONFIG-SEED/    every client's network, if they are to be kept
     configs/CONFIG.json      what each fingerprint stands for
     stages/KEY/              checkpoints; a stage that several methods begin with is found here again
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ from vaneb.fl.methods import Method, build_method, check_options, expand
 from vaneb.fl.metrics import spread
 from vaneb.fl.models import MODELS, build_network
 from vaneb.fl.network import Network, logits, read_params
+from vaneb.fl.own_data import OwnData, federate_own, read_own
+from vaneb.fl.personal import ABOUT
 from vaneb.fl.results import RESULTS, Row, append_rows, read_rows
 from vaneb.fl.workbench import PRIORS
 from vaneb.fl.workers import WorkerPool, one_torch_thread
@@ -61,6 +65,7 @@ class Progress:
     accuracy: dict[str, float] | None = None
 
 
+Source = ImageData | OwnData
 OnProgress = Callable[[Progress], None]
 
 
@@ -72,6 +77,7 @@ def run_experiment(
     data_dir: Path | None = None,
     images: ImageData | None = None,
     keep_client_states: bool = False,
+    keep_networks: bool = False,
     on_progress: OnProgress | None = None,
 ) -> list[Row]:
     """Run what is still missing of an experiment and return the rows of all of it.
@@ -82,17 +88,25 @@ def run_experiment(
     data_dir : folder with the files of the data set.
     images : data set to use instead of the one that ``[data] name`` stands for.
     keep_client_states : keep what methods store per client after they have been evaluated.
+    keep_networks : keep every client's network, for ``load_personal``.
     """
     names = expand(config.methods)
     check_options(config)
     make_folder(output)
     rows: list[Row] = []
+    source: Source | None = images
+    if config.data.path:
+        source = read_own(Path(config.data.path), config.data.client, config.data.label)
+        config = with_own(config, source)
     with _only_run_in(output):
         for setting in config.settings():
             methods = [build_method(name, setting) for name in names]
-            if any(not _is_done(setting, method, output) for method in methods):
-                source = images or load_images(setting.data.name, data_dir)
-                _run_setting(setting, methods, source, output, workers, keep_client_states, on_progress)
+            todo = [method for method in methods if not _is_done(setting, method, output, keep_networks)]
+            if todo:
+                source = source or load_images(setting.data.name, data_dir)
+                _run_setting(
+                    setting, todo, source, output, workers, keep_client_states, keep_networks, on_progress
+                )
             for method in methods:
                 rows += rows_of(setting, method, output)
     return rows
@@ -125,15 +139,28 @@ def _code_of(config: Config, stages: Sequence[Stage]) -> str:
     return code_version([config.model.name, *(stage.algorithm for stage in stages)])
 
 
-def _is_done(config: Config, method: Method, output: Path) -> bool:
-    """Whether all lines of the last round are there."""
+def _is_done(config: Config, method: Method, output: Path, networks: bool) -> bool:
+    """Whether all lines of the last round are there, and the clients' networks if they are asked for."""
+    if networks and not (networks_folder(config, method, output) / ABOUT).exists():
+        return False
     found = {(row.protocol, row.prior) for row in rows_of(config, method, output) if row.last}
     return len(found) == len(PROTOCOLS) * len(PRIORS)
 
 
-def federate_setting(config: Config, images: ImageData) -> FederatedData:
-    """Divide a data set as ``[data]`` says."""
+def with_own(config: Config, source: OwnData) -> Config:
+    """The same, and [data] says how many clients there are and, in place of a name, what they hold."""
+    total = hashlib.sha256(repr((source.names, source.classes.tolist(), config.data.test_share)).encode())
+    for x, y in (*source.train.values(), *source.test.values()):
+        total.update(f"{x.shape} {x.dtype}".encode() + np.ascontiguousarray(x).tobytes() + y.tobytes())
+    data = replace(config.data, clients=len(source.names), name=total.hexdigest()[:12])
+    return replace(config, data=data)
+
+
+def federate_setting(config: Config, images: Source) -> FederatedData:
+    """Divide a data set as ``[data]`` says; data of one's own are divided already."""
     data = config.data
+    if isinstance(images, OwnData):
+        return federate_own(images, data.test_share, config.seed)
     with one_torch_thread():
         return federate(
             images,
@@ -150,6 +177,11 @@ def federate_setting(config: Config, images: ImageData) -> FederatedData:
 
 def model_of(config: Config) -> dict[str, Any]:
     """Arguments of ``build_network`` for a configuration; initial parameters depend on its seed."""
+    if config.data.path and not config.model.name:
+        raise InvalidOption(
+            "[model] name: data of your own need a network of your own, name = 'module:constructor', and "
+            "the name of its last linear layer, head = '...'."
+        )
     name = config.model.name or config.data.name
     if name not in MODELS and ":" not in name:
         raise InvalidOption(f"[model] name = {name!r} is not known. Use one of {', '.join(MODELS)}.")
@@ -175,11 +207,16 @@ class _Setting:
     digest: str
     pool: WorkerPool
     keep_client_states: bool
+    keep_networks: bool
     on_progress: OnProgress | None
+    names: Sequence[str]
+    classes: Sequence[Any]
 
     @property
     def title(self) -> str:
         data = self.config.data
+        if data.path:
+            return f"{data.title}, {data.clients} clients"
         return f"{data.title}, {data.clients} clients, alpha {data.alpha:g}, shift {data.shift:g}"
 
 
@@ -210,10 +247,11 @@ class _StageRun:
 def _run_setting(
     config: Config,
     methods: list[Method],
-    images: ImageData,
+    images: Source,
     output: Path,
     workers: int,
     keep_client_states: bool,
+    keep_networks: bool,
     on_progress: OnProgress | None,
 ) -> None:
     model = model_of(config)
@@ -226,13 +264,28 @@ def _run_setting(
     try:
         with WorkerPool(workers, model, folder, buffer_bytes(start)) as pool:
             setting = _Setting(
-                config, output, network, start, data.digest(), pool, keep_client_states, on_progress
+                config,
+                output,
+                network,
+                start,
+                data.digest(),
+                pool,
+                keep_client_states,
+                keep_networks,
+                on_progress,
+                *_names_of(images, data),
             )
             for method in methods:
-                if not _is_done(config, method, output):
-                    _run_method(setting, method)
+                _run_method(setting, method)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _names_of(images: Source, data: FederatedData) -> tuple[Sequence[str], Sequence[Any]]:
+    """Clients and classes by the names that they have, or by number."""
+    if isinstance(images, OwnData):
+        return images.names, images.classes.tolist()
+    return [str(k) for k in range(data.n_clients)], list(range(data.n_classes))
 
 
 def _check_fits(network: Network, data: FederatedData, name: str) -> None:
@@ -330,7 +383,15 @@ def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
     """Evaluate every client and write what was found."""
     setting = run.setting
     clients = setting.config.data.clients
-    found = evaluate(run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seat)
+    networks = None
+    if setting.keep_networks and checkpoint.state.round == run.stage.rounds:
+        networks = networks_folder(setting.config, run.method, setting.output)
+        make_folder(networks)
+    found = evaluate(
+        run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seat, networks=networks
+    )
+    if networks is not None:
+        _write_about(run, networks)
     rows = _rows(run, checkpoint, found)
     _write_record(run, rows[0].config, found)
     append_rows(setting.output / RESULTS, rows)
@@ -347,8 +408,8 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
             Row(
                 data=config.data.title,
                 clients=config.data.clients,
-                alpha=config.data.alpha,
-                shift=config.data.shift,
+                alpha=0.0 if config.data.path else config.data.alpha,
+                shift=0.0 if config.data.path else config.data.shift,
                 method=run.method.label,
                 evaluated=algorithm.evaluated,
                 round=run.rounds_before + checkpoint.state.round,
@@ -367,6 +428,24 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
             )
         )
     return rows
+
+
+def networks_folder(config: Config, method: Method, output: Path) -> Path:
+    """Where the networks of a method's clients are kept."""
+    return output / "networks" / f"{method_fingerprint(config, method)}-{config.seed}"
+
+
+def _write_about(run: _StageRun, folder: Path) -> None:
+    """What ``load_personal`` has to know of the networks in a folder."""
+    about = {
+        "method": run.method.name,
+        "seed": run.setting.config.seed,
+        "model": model_of(run.setting.config),
+        "clients": list(run.setting.names),
+        "classes": list(run.setting.classes),
+        "predicts_otherwise": run.algorithm.predict is not None,
+    }
+    write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
 
 
 def _write_record(run: _StageRun, config: str, found: Evaluation) -> None:

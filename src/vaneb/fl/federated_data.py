@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,13 +35,14 @@ class FederatedData:
 
     Parameters
     ----------
-    train_images, train_labels : (N, ...) of uint8 and (N,), client after client.
+    train_images, train_labels : (N, ...) and (N,), client after client.  Images are uint8; other inputs
+        (float32, or int64 for tokens) are used as they are.
     train_edges : (K + 1,), client k has rows train_edges[k] to train_edges[k + 1].
     test_images, test_labels : (T, ...) and (T,), a pool that all clients' test sets are taken from.
     balanced_rows, matched_rows : rows of the pool, client after client; with their edges (K + 1,).
     cluster : (K,), which group a client belongs to: one number for each pair of a transformation
         of images and a meaning of the labels.
-    mean, deviation : by which pixel values (as shares of 255) are centred and scaled.
+    mean, deviation : by which pixel values (as shares of 255) of images are centred and scaled.
     """
 
     train_images: Images
@@ -87,6 +90,8 @@ class FederatedData:
         return ClientData(k, self._normalised(self.test_images[rows]), labels, self.n_classes)
 
     def _normalised(self, images: Images) -> Tensor:
+        if images.dtype != np.uint8:
+            return channels_last(torch.from_numpy(np.array(images)))
         scaled = torch.from_numpy(np.array(images)).to(torch.float32)
         scaled.mul_(1 / (255 * self.deviation)).sub_(self.mean / self.deviation)
         return channels_last(scaled)
@@ -173,13 +178,13 @@ def federate(
     return FederatedData(
         train_images=train_images,
         train_labels=np.concatenate(labels),
-        train_edges=_edges(train_rows),
+        train_edges=edges_of(train_rows),
         test_images=np.concatenate(pool * label_groups),
         test_labels=np.concatenate([np.tile(m[data.holdout_labels], n_clusters) for m in meaning]),
         balanced_rows=np.concatenate([r + size * c for r, c in zip(rows["balanced"], kind, strict=True)]),
-        balanced_edges=_edges(rows["balanced"]),
+        balanced_edges=edges_of(rows["balanced"]),
         matched_rows=np.concatenate([r + size * c for r, c in zip(rows["matched"], kind, strict=True)]),
-        matched_edges=_edges(rows["matched"]),
+        matched_edges=edges_of(rows["matched"]),
         cluster=kind,
         n_classes=classes,
         mean=float(data.images.mean() / 255),
@@ -187,5 +192,6 @@ def federate(
     )
 
 
-def _edges(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def edges_of(rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Where each part begins when all are put one after another, and where the last ends."""
     return np.concatenate([[0], np.cumsum([len(part) for part in rows])]).astype(np.int64)

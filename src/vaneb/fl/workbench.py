@@ -16,6 +16,7 @@ from vaneb.fl.federated_data import PROTOCOLS, FederatedData
 from vaneb.fl.label_prior import log_proportions
 from vaneb.fl.models import build_network
 from vaneb.fl.network import features, head_matrix, load_params, read_params
+from vaneb.fl.personal import keep_personal
 from vaneb.fl.trees import Tree, is_finite, load_tree, save_tree
 
 Task = dict[str, Any]
@@ -26,6 +27,7 @@ clients : client numbers; more than one only if the algorithm has a ``cohort_upd
 seeds : one list of integers per client.
 states : per client, the file of its state or None.
 new_states : per client, the file to write its new state to ("update" only).
+keep : the file to keep the client's network in, if it is to be kept ("evaluate" only).
 """
 
 #: What is done to the logits before a label is predicted: nothing, or the client's log-proportions added
@@ -112,9 +114,16 @@ class Workbench:
         algorithm, (client,) = self.algorithm(*task["algorithm"]), task["clients"]
         params = self.personalized(task, message)
         accuracy = self.accuracy(client, params, algorithm.predict)
+        matched = params
         if algorithm.personalize_matched is not None:
             matched = self.personalized(task, message, algorithm.personalize_matched)
             accuracy |= self.accuracy(client, matched, algorithm.predict, ["matched"])
+        if "keep" in task:
+            offset = torch.zeros(self.data.n_classes)
+            if algorithm.adds_label_prior:
+                data = self.data.client(client)
+                offset = log_proportions(data.labels, data.n_classes)
+            keep_personal(Path(task["keep"]), params, matched, offset)
         return {"accuracy": accuracy, "finite": is_finite(params)}, {}
 
 

@@ -1,0 +1,111 @@
+"""README.md beside this file, from the rows of step.csv."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vaneb.fl.methods import METHODS
+
+HERE = Path(__file__).resolve().parent
+STEP, TWIN = "vaneb_glm", "twin_la_smooth"
+OTHERS = (TWIN, "fedavg_prior", "mean_heads", "fedavg_ft_adjusted", "vaneb_la_smooth", "fedavg_ft")
+PROTOCOLS = ("balanced", "matched")
+Row = dict[str, str]
+#: A cell of the tables: data set, setting, method, protocol.
+Values = dict[tuple[str, str, str, str], dict[int, Row]]
+
+
+def paired(one: dict[int, Row], other: dict[int, Row]) -> tuple[float, float]:
+    """Mean difference of accuracies over seeds, and its standard error."""
+    seeds = sorted(set(one) & set(other))
+    gains = np.array([float(one[seed]["accuracy"]) - float(other[seed]["accuracy"]) for seed in seeds])
+    return float(gains.mean()), float(gains.std(ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else np.nan
+
+
+def verdict(gain: float, error: float) -> str:
+    if np.isnan(error):
+        return "one seed"
+    if abs(gain) <= 2 * error:
+        return "tie"
+    return "**above**" if gain > 0 else "**below**"
+
+
+def mean(rows: dict[int, Row], column: str) -> float:
+    return float(np.mean([float(row[column]) for row in rows.values()]))
+
+
+def setting_tables(values: Values, data: str, setting: str) -> list[str]:
+    found = {
+        (method, protocol): values[data, setting, method, protocol]
+        for method in METHODS
+        for protocol in PROTOCOLS
+        if (data, setting, method, protocol) in values
+    }
+    seeds = len(found[STEP, "balanced"])
+    lines = [
+        f"## {data}, {setting}: {seeds} seeds",
+        "",
+        "| method | balanced | worst tenth | hurt | ECE | matched | worst tenth | hurt | ECE |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for method in sorted({m for m, _ in found}, key=lambda m: -mean(found[m, "balanced"], "accuracy")):
+        cells = [
+            f"{mean(found[method, protocol], column):.2f}"
+            for protocol in PROTOCOLS
+            for column in ("accuracy", "worst_tenth", "hurt", "ece")
+        ]
+        lines.append(f"| {METHODS[method][0]} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "VANEB-GLM less the other, paired by seed:",
+        "",
+        "| other | balanced | | matched | |",
+        "|---|---:|---|---:|---|",
+    ]
+    for other in OTHERS:
+        cells = []
+        for protocol in PROTOCOLS:
+            gain, error = paired(found[STEP, protocol], found[other, protocol])
+            cells += [f"{gain:+.2f} ± {error:.2f}", verdict(gain, error)]
+        lines.append(f"| {METHODS[other][0]} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def oracle_table(rows: list[Row]) -> list[str]:
+    """What oracle.py found: an oracle that knows the groups, a single Gaussian, and means of heads."""
+    lines = ["| setting | method | seeds | balanced | matched |", "|---|---|---:|---:|---:|"]
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        here = [row for row in rows if row["setting"] == setting]
+        for method in dict.fromkeys(row["method"] for row in here):
+            mine = [row for row in here if row["method"] == method]
+            cells = [f"{np.mean([float(row[p]) for row in mine]):.2f}" for p in PROTOCOLS]
+            lines.append(f"| {setting} | {method} | {len(mine)} | {' | '.join(cells)} |")
+    return lines
+
+
+def render(rows: list[Row], oracle: list[Row]) -> None:
+    values: Values = {}
+    for row in rows:
+        key = (row["data"], row["setting"], row["method"], row["protocol"])
+        values.setdefault(key, {})[int(row["seed"])] = row
+    page = (HERE / "README.md").read_text()
+    lines = [
+        f"Code {', '.join(sorted({row['code'] for row in rows}))} (one fingerprint for all parts that decide "
+        f"a result); torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}.",
+        "",
+    ]
+    for data, setting in dict.fromkeys((row["data"], row["setting"]) for row in rows):
+        lines += setting_tables(values, data, setting)
+    page = _filled(page, "step", lines)
+    (HERE / "README.md").write_text(_filled(page, "oracle", oracle_table(oracle)))
+
+
+def _filled(page: str, name: str, lines: list[str]) -> str:
+    """``page`` with ``lines`` between the marks of that name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    body = "\n".join(lines).strip()
+    return f"{page.split(begin)[0]}{begin}\n{body}\n{end}{page.split(end)[1]}"

@@ -2,7 +2,7 @@
 
 Given what differs between clients, noise and population come from the same functions as those of rows.  Rows
 choose what differs by how well each row is predicted from all others.  That is not in the sums, but its
-average is nearly so: with E_k and V_k the posterior mean and covariance of a client's coefficients and H_k its
+average is nearly so: with E_k and V_k the posterior mean and covariance of a client and H_k its
 Hessian,
 
     sum_k L_k(E_k) + tr(H_k V_k),

@@ -87,6 +87,7 @@ def modes(d: int) -> Iterator[tuple[str, Settings]]:
             upper=corner,
             precision_bound=1e5,
             atoms=ATOMS,
+            population="discrete",
         ),
     )
     # A head for ten classes has ten numbers for each feature and ten more.
@@ -102,6 +103,7 @@ def modes(d: int) -> Iterator[tuple[str, Settings]]:
 
 #: Nearly as many coefficients as rows, and exact likelihoods: here bytes are counted, nobody is protected.
 POLICY = """likelihoods = ["covariance", "exact"]
+sums_at_atoms = true
 rows_per_coefficient = 0
 largest_leverage = 1
 exchanges = 10000

@@ -124,12 +124,12 @@ def write_rows(path: Path, k: int, n: int = 30, *, seed: int = 0, family: str = 
 
 
 def federation(
-    folder: Path, settings: Settings, clients: int, *, named: bool = True, n: int = 30
+    folder: Path, settings: Settings, clients: int, *, named: bool = True, n: int = 30, atoms: bool = True
 ) -> LoopbackGrid:
     """Clients ``c0``, ``c1``, ... with a file and a folder each, and a policy that answers what tests ask."""
     nodes = {}
     policy = folder / "policy.toml"
-    policy.write_text('likelihoods = ["covariance", "exact"]\n')
+    policy.write_text(f'likelihoods = ["covariance", "exact"]\nsums_at_atoms = {str(atoms).lower()}\n')
     for k in range(clients):
         data = write_rows(folder / f"c{k}.csv", k, n, family=settings.family)
         own = {"data": data, "client": f"c{k}", "folder": folder / f"c{k}", "policy": policy}

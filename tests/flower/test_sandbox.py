@@ -99,10 +99,21 @@ def test_what_lies_among_programs_is_refused_at_the_start(site, tmp_path):
         checks.check_reach(around, [site["data"], Path(json.__file__)])
 
 
-def test_a_system_without_landlock_is_said(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "version", lambda: 0)
+def test_without_landlock_nothing_starts_unless_somebody_says_so(site, tmp_path, monkeypatch):
+    for module in (checks, sandbox):
+        monkeypatch.setattr(module, "version", lambda: 0)
     around = processes.around_supernode(tmp_path / "north" / "flower", 1, 2, None)
-    assert "no Landlock" in checks.check_reach(around, list(site.values()))
+    with pytest.raises(InvalidOption, match=r"no Landlock .* --without-sandbox"):
+        checks.check_reach(around, list(site.values()))
+    assert "can open whatever this user can" in checks.check_reach(around, list(site.values()), without=True)
+
+
+@pytest.mark.parametrize(("known", "words"), [(1, "TCP port"), (3, "signals"), (5, "signals"), (6, "")])
+def test_an_older_landlock_is_said(monkeypatch, known, words):
+    monkeypatch.setattr(sandbox, "version", lambda: known)
+    assert words in sandbox.lacking()
+    assert bool(sandbox.lacking()) == bool(words)
+    assert ("TCP port" in sandbox.lacking()) == (known < sandbox.PORTS_FROM)
 
 
 def test_the_keeper_reaches_no_port(tmp_path):

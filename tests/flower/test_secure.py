@@ -16,6 +16,7 @@ from flower.test_evaluation import central, settings_for
 from vaneb import InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
+from vaneb.flower.books import read_ledger
 from vaneb.flower.client_app import Path
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.secure import (
@@ -30,10 +31,13 @@ from vaneb.flower.secure import (
 )
 from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
+from vaneb.flower.totals import first_population, settled
+from vaneb.likelihood.expansion import modes_under
 from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.sums import em_step, own_sums
 
-BOX = {"lower": "-2,-1", "upper": "2,2", "precision_bound": 300.0, "atoms": 8}
+GAUSSIAN = {"lower": "-2,-1", "upper": "2,2", "population": "gaussian"}
+BOX = {**GAUSSIAN, "precision_bound": 300.0, "atoms": 8, "population": "discrete"}
 
 
 @pytest.mark.parametrize("likelihood", ["exact", "covariance"])
@@ -145,6 +149,40 @@ def test_no_atom_is_a_single_clients(tmp_path, monkeypatch):
     assert np.abs(prior.atoms - estimates).max(axis=1).min() > 0.1
     np.testing.assert_allclose(prior.atoms[0], estimates.mean(axis=0), atol=0.02)
     np.testing.assert_allclose(prior.covariances[0], np.cov(estimates.T, bias=True), atol=0.02)
+
+
+@pytest.mark.parametrize("likelihood", ["exact", "covariance"])
+def test_a_gaussian_population_from_sums_of_all_clients(tmp_path, likelihood):
+    """EM on sums that all clients are in finds what EM on the clients themselves finds."""
+    settings = settings_for(likelihood, mode="secure", **{**GAUSSIAN, "iterations": 30, "tol": 1e-3})
+    grid = federation(tmp_path, settings, 5, atoms=False)
+    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    assert outcome["served"] == [f"c{k}" for k in range(5)]
+    clients, (mean, covariance) = central(grid, settings), first_population(settings)
+    for _ in range(30):
+        before = mean, covariance
+        seen = clients.expanded(modes_under(clients, mean[0], covariance))
+        inverse = np.linalg.inv(covariance)
+        spread = np.linalg.inv(seen.local_precision() + inverse)
+        right = np.einsum("kij,kj->ki", seen.local_precision(), seen.local_estimates()) + inverse @ mean[0]
+        middle = np.einsum("kij,kj->ki", spread, right)
+        mean = middle.mean(axis=0)[None]
+        covariance = np.cov(middle.T, bias=True) + spread.mean(axis=0)
+        if settled(before, (mean, covariance), settings):
+            break
+    prior = Archive(tmp_path / "server").prior()
+    np.testing.assert_allclose(prior.atoms, mean, atol=1e-5)
+    np.testing.assert_allclose(prior.covariances[0], covariance, atol=1e-5)
+
+
+def test_a_site_adds_to_no_sum_in_which_it_could_be_alone(tmp_path):
+    """Unless its policy says so: at an atom that serves one client the sum is that client's."""
+    settings = settings_for("covariance", mode="secure", **{**BOX, "iterations": 1})
+    grid = federation(tmp_path, settings, 4, atoms=False)
+    with pytest.raises(InvalidReport, match="0 clients left"):
+        run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    entries = list(read_ledger(tmp_path / "c0"))
+    assert "sums_at_atoms" in entries[-1]["reason"]
 
 
 def test_a_crowd_at_every_atom_leaves_mean_and_covariance():

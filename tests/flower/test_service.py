@@ -188,6 +188,9 @@ def test_status_of_a_client_that_waits_for_a_person(tmp_path):
     list(Line(grid, 5.0).ask("report", {1000: {}}))
     found = json.loads(invoke("status", own, "--json"))
     assert (found["waiting"], found["attention"]) == ([], [])
+    said = "this system has no Landlock"
+    status.keep_about(own, role="client", client="c0", server=["a:1"], policy=policy, unprotected=said)
+    assert json.loads(invoke("status", own, "--json", code=3))["attention"] == [said]
 
 
 def test_status_of_nothing(tmp_path):

@@ -258,6 +258,12 @@ def client(
             help="What this client answers; FOLDER/policy.toml by default, written if it is not there."
         ),
     ] = None,
+    without_sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--without-sandbox", help="Run also where the system cannot keep Flower's processes from files."
+        ),
+    ] = False,
     insecure: InsecureOption = False,
 ) -> None:
     """Run beside a data set until stopped; the result is written to FOLDER/result.json.
@@ -303,15 +309,14 @@ def client(
         node = beside.Node(name, folder, servers[0], context, None if insecure else private, node_config)
         if not insecure:
             node = replace(node, certificates=(ca.resolve(), certificate.resolve()))
-        if warning := checks.check_reach(
-            node.sandbox(), [data.resolve(), rules.resolve(), folder / "ledger.jsonl"]
-        ):
-            complain(warning)
+        own = [data.resolve(), rules.resolve(), folder / "ledger.jsonl"]
+        unprotected = checks.check_reach(node.sandbox(), own, without=without_sandbox or insecure)
         about: dict[str, Any] = {
             "role": "client",
             "client": name,
             "server": servers,
             "policy": rules.resolve(),
+            "unprotected": unprotected,
         }
         about["certificates"] = [str(path) for path in node.certificates]
         with (
@@ -331,6 +336,8 @@ def client(
                 status.keep_about(folder, connected=sorted(reached), **about)
 
             status.keep_about(folder, **about)
+            if unprotected:
+                tell(f"warning: {unprotected}")
             beside.serve(
                 node, patience=patience, once=once, tell=tell, connected=connected, others=servers[1:]
             )

@@ -24,7 +24,7 @@ from vaneb.flower.keys import NAME, days_left, load_certificate, load_private_ke
 from vaneb.flower.passage import HELLO
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
-from vaneb.flower.sandbox import Sandbox, version, within_reach
+from vaneb.flower.sandbox import Sandbox, lacking, version, within_reach
 from vaneb.flower.settings import Settings
 from vaneb.flower.status import SOON
 from vaneb.grouped.frames import need_column
@@ -144,19 +144,22 @@ def _check_columns(policy: Policy, found: Path, data: Path, frame: pd.DataFrame)
             raise InvalidOption(f"{found}: formulas: {error}") from None
 
 
-def check_reach(around: Sandbox, files: Sequence[Path]) -> str:
-    """That Flower's processes cannot open what is the site's own; a warning if nothing keeps them out."""
-    if not version():
-        return (
-            "this system has no Landlock (Linux 5.13 or newer), so that Flower's processes could open what "
-            "this user can. Run the client as a user of its own, or in a container."
+def check_reach(around: Sandbox, files: Sequence[Path], *, without: bool = False) -> str:
+    """That Flower's processes cannot open what is the site's own; a warning of what nothing keeps them from.
+
+    On a system that has no sandbox a client starts only if it may do ``without``.
+    """
+    if not version() and not without:
+        raise InvalidOption(
+            f"this system has {lacking()}. Use one that has it. Or say --without-sandbox, and run the client "
+            "as a user that can read nothing but its own files, or in a container."
         )
-    if near := within_reach(around, files):
+    if version() and (near := within_reach(around, files)):
         raise InvalidOption(
             f"{near[0]}: lies among the programs of this machine, where Flower's processes can read it. Move "
             "it to a folder of its own."
         )
-    return ""
+    return f"this system has {lacking()}." if lacking() else ""
 
 
 def check_private_key(path: Path) -> None:

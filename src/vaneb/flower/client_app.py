@@ -360,7 +360,7 @@ def secure(message: Message, context: Context) -> Message:
         place = Place.of(context)
         atoms, weights = question_of(message.content)
         _, _, likelihood = place.likelihood(len(atoms))
-        vector = own_vector(atoms, weights, likelihood, place.settings)
+        vector = own_vector(atoms, weights, likelihood, place.settings, place.policy)
         if (study := place.study) is not None:
             study.release("secure", {"under a mask": vector})
         return as_answer(vector)

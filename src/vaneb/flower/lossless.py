@@ -64,7 +64,7 @@ def fit_sums(
             if answer.content is not None and (again := _again(answer.content, sites[answer.node])):
                 expanded[answer.node] = again
         everyone = stacked([expanded.get(node, site) for node, site in sites.items()])
-    sums = _client_sums(everyone, columns)
+    sums = client_sums(everyone, columns)
     structure = find_structure_of_sums(sums, family, known=known, asked=model.kind == "discrete")
     fit_population_of_sums(sums, structure, names, model)
     reached = np.abs(structure.basis[:, structure.varying]).max(axis=1, initial=0.0) > 0
@@ -102,7 +102,7 @@ def _again(content: Mapping[str, object], before: SiteSums) -> SiteSums | None:
     return found if same and np.array_equal(found.whole.n, before.whole.n) else None
 
 
-def _client_sums(everyone: SiteSums, columns: Columns) -> ClientSums:
+def client_sums(everyone: SiteSums, columns: Columns) -> ClientSums:
     """With the halves of the clients whose sites let halves leave."""
     first, second = everyone.parts[:2]
     apart = np.flatnonzero(second.n > 0)

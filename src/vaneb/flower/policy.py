@@ -58,6 +58,8 @@ class Policy:
     epsilon : largest epsilon of a release, and no exact answer at all; 0 lets exact answers leave.
     total_epsilon : largest epsilon that all private releases may spend together; 0 is no limit.
     delta : delta at which both are counted.
+    sums_at_atoms : whether sums under masks may be taken at single atoms, of which one may come to serve
+        this client alone; if not, only for a Gaussian population, of which all clients are equal parts.
     review : whether nothing leaves until a person has said 'vaneb federate release STUDY'.
     """
 
@@ -79,6 +81,7 @@ class Policy:
     epsilon: float = 0.0
     total_epsilon: float = 0.0
     delta: float = 1e-5
+    sums_at_atoms: bool = False
     review: bool = False
 
     @classmethod

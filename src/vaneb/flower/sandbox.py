@@ -54,6 +54,16 @@ def version() -> int:
     return max(0, _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
+def lacking() -> str:
+    """What this system does not keep Flower's processes from; empty if it does all of it."""
+    known = version()
+    if not known:
+        return "no Landlock (Linux 5.13 or newer): Flower's processes can open whatever this user can"
+    parts = ["can reach any TCP port (limited from Linux 6.7 on)"] * (known < PORTS_FROM)
+    parts += ["can send signals to other processes (limited from Linux 6.12 on)"] * (known < SCOPES_FROM)
+    return f"an older Landlock (version {known}): Flower's processes {' and '.join(parts)}" if parts else ""
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """Limits of a process; ``None`` is no limit.

@@ -1,6 +1,8 @@
 """Evaluation at the client with secure aggregation: the server sees sums over clients and nothing else.
 
-One pseudo-EM step needs, for atoms a_j and weights w_j, only
+By default the population is one Gaussian, whose sums all clients are equal parts of (``totals``).  With
+``population=discrete``, where the sites' policies allow it, it has atoms: one pseudo-EM step needs, for atoms
+a_j and weights w_j, only
 
     sum_k log f_k,   sum_k r_kj,   sum_k r_kj s_k(a_j),   sum_k r_kj I_k(a_j),
 
@@ -10,7 +12,8 @@ client; no cryptography is made here).  It counts in whole numbers: a client sca
 bound, clips it to [-1, 1] and rounds it at random to one of 2^b levels, which is where the result differs
 from that of plain sums.
 
-Atoms start as an even cover of a public box, since no client tells its estimate.
+Atoms start as an even cover of a public box, and a Gaussian as wide as it, since no client tells its
+estimate.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
 from vaneb.flower.evaluation import Steps, described, run_at_clients
 from vaneb.flower.exchange import Line, Lost, error_of
+from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.start import box_of, cover
+from vaneb.flower.totals import first_population, next_population, own_total, settled
 from vaneb.flower.wire import check_array
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior
@@ -276,7 +281,7 @@ def check_crowd(content: Any) -> None:
 
 
 def question_of(content: Any) -> tuple[Array, Array]:
-    """At the client: the atoms (m, d) and weights (m,) of a question."""
+    """At the client: the atoms (m, d) and weights (m,) of a question, or a mean (1, d) and a covariance."""
     from flwr.common import parameters_to_ndarrays
     from flwr.compat.common import recorddict_compat as compat
 
@@ -284,11 +289,26 @@ def question_of(content: Any) -> tuple[Array, Array]:
     atoms, weights = parameters_to_ndarrays(instructions.parameters)
     if atoms.ndim != 2:
         raise InvalidReport("atoms: expected a matrix.")
+    if weights.ndim == 2:
+        d = atoms.shape[1]
+        mean, covariance = check_array(atoms, (1, d), "mean"), check_array(weights, (d, d), "covariance")
+        if not np.allclose(covariance, covariance.T) or not np.linalg.eigvalsh(covariance)[0] > 0:
+            raise InvalidReport("covariance: expected a positive definite matrix.")
+        return mean, covariance
     return check_array(atoms, atoms.shape, "atoms"), check_array(weights, (len(atoms),), "weights")
 
 
-def own_vector(atoms: Array, weights: Array, likelihood: Likelihood, settings: Settings) -> Array:
+def own_vector(
+    atoms: Array, weights: Array, likelihood: Likelihood, settings: Settings, policy: Policy | None = None
+) -> Array:
     """At the client: what it adds to the sum."""
+    if weights.ndim == 2:
+        return own_total(atoms, weights, likelihood, settings)
+    if policy is not None and not policy.sums_at_atoms:
+        raise PolicyRefused(
+            "sums_at_atoms: an atom may come to serve one client alone; this site adds only to sums for a "
+            "Gaussian population, of which all clients are equal parts."
+        )
     return to_vector(own_sums(likelihood, atoms, weights), Scale.of(settings))
 
 
@@ -335,24 +355,34 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archi
         raise InvalidReport(
             f"lower, upper: {len(lower)} numbers for {len(names)} parameters ({', '.join(names[:6])})."
         )
-    scale, atoms = Scale.of(settings), cover(lower, upper, settings.atoms, settings.seed)
-    weights = np.full(len(atoms), 1 / len(atoms))
+    gaussian, question = settings.population != "discrete", first_population(settings)
+    if not gaussian:
+        atoms = cover(lower, upper, settings.atoms, settings.seed)
+        question = atoms, np.full(len(atoms), 1 / len(atoms))
     number, steps = 0, Steps(archive, nodes)
     if (begun := steps.last()) is not None:
-        number, atoms, weights = begun
+        number, question = begun[0], begun[1:]
     while number < settings.iterations:
         try:
-            found = secure_sum(line, context, nodes, atoms, weights, number + 1)
+            found = secure_sum(line, context, nodes, *question, number + 1)
         except Lost as error:
             # Too few for the masks that were shared out: once more, among those that are left.
             nodes = left_of(error.reasons)
             continue
-        nodes = left_of(found.lost)
-        m, d = atoms.shape
-        atoms, weights = em_step(from_vector(found.total, m, d, scale), atoms)
+        nodes, before = left_of(found.lost), question
+        if gaussian:
+            question = next_population(found.total, found.clients, settings)
+        else:
+            m, d = before[0].shape
+            question = em_step(from_vector(found.total, m, d, Scale.of(settings)), before[0])
         number += 1
-        steps.keep(number, atoms, weights)
-    return Prior(*crowded(atoms, weights, len(nodes)), names, len(nodes))
+        steps.keep(number, *question)
+        if gaussian and settled(before, question, settings):
+            break
+    if gaussian:
+        mean, covariance = question
+        return Prior(mean, np.ones(1), covariance, names, len(nodes))
+    return Prior(*crowded(*question, len(nodes)), names, len(nodes))
 
 
 def crowded(atoms: Array, weights: Array, clients: int) -> tuple[Array, Array, Array | None]:

@@ -42,7 +42,7 @@ class Settings:
     likelihood : what is evaluated at the client: its "covariance" function or its "exact" likelihood.
     parameters : names that every client must report, separated by commas; "" takes what most of them report.
     population, solver, tol, iterations, seed : as of ``vaneb.VANEB``; by default reports give a posterior
-        over mixtures, and Algorithm 1 is used where clients are asked again and again.
+        over mixtures, Algorithm 1 is used in mode "evaluate", and sums under masks give one Gaussian.
     nodes : clients to wait for before the first question.
     wait : seconds that the server waits for them.
     timeout : seconds that one exchange may take.
@@ -50,9 +50,10 @@ class Settings:
     epsilon, delta : of differential privacy; epsilon 0 is none.
     radius, centre : public ball that an estimate is clipped to, for privacy.
     se_low, se_high : public range of standard errors, for privacy.
-    lower, upper : public corners of the box that atoms start in (mode "secure"), separated by commas.
-    atoms : atoms to start with there.
-    precision_bound : public bound of a client's precision (mode "secure").
+    lower, upper : public corners of the box that holds the clients' parameters (mode "secure"), separated
+        by commas.
+    atoms : atoms to start with there (population "discrete").
+    precision_bound : public bound of a client's precision (the same).
     experiment, method : configuration (TOML text) and method (mode "network").
     refused : set by a client's own gate, never by a server: why this run is not one of ours.
     """
@@ -123,8 +124,12 @@ class Settings:
             from vaneb.flower.start import box_of
 
             box_of(self)
-            if not self.precision_bound > 0:
-                raise InvalidOption("precision-bound: needed for mode secure; it must be positive.")
+            if self.population not in ("auto", "gaussian", "discrete"):
+                raise InvalidOption("population: gaussian or discrete in mode secure.")
+            if self.population == "discrete" and not self.precision_bound > 0:
+                raise InvalidOption(
+                    "precision-bound: needed for mode secure with population=discrete; it must be positive."
+                )
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
@@ -171,4 +176,5 @@ class Settings:
         names = ("mode", "formula", "family", "offset", "form", "dispersion", "likelihood", "parameters")
         network = ("experiment", "method")
         private = ("epsilon", "delta", "radius", "centre", "se_low", "se_high")
-        return {name: getattr(self, name) for name in (*names, *network, *private)}
+        sums = ("population",) if self.mode == "secure" else ()
+        return {name: getattr(self, name) for name in (*names, *network, *private, *sums)}

@@ -95,6 +95,7 @@ def _client(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     return {
         "client": about["client"],
         "server": about["server"],
+        "unprotected": about.get("unprotected", ""),
         "connected": about.get("connected", []) if _running(folder) else [],
         "studies": sorted(digests),
         "waiting": [study for study, digest in digests.items() if policy.review and digest not in answered],
@@ -135,6 +136,8 @@ def _attention(found: dict[str, Any]) -> list[str]:
     for name, client in found.get("present", {}).items():
         if client.get("version") != found["version"]:
             said.append(f"{name}: has version {client.get('version')}, the server {found['version']}.")
+    if found.get("unprotected"):
+        said.append(found["unprotected"])
     for study in found.get("waiting", []):
         said.append(f"study {study}: waits for 'vaneb federate release {study}'.")
     outcome = found.get("outcome", {})

@@ -2,8 +2,8 @@
 
 For least squares these are the cross-products X'X, X'y, y'y and n, and a fit from them is that of the pooled
 rows.  They come in two parts, the halves of each client's rows: their sum is what the fit needs, and the
-choice of what differs between clients needs them apart (``grouped.from_sums``).  Where the site's policy
-lets no half leave, the first part is the whole and the second has no rows.
+question whether there are groups of clients needs them apart (``grouped.from_sums``).  Where the site's
+policy lets no half leave, the first part is the whole and the second has no rows.
 
 Other families have a third part, the whole: the quadratic that stands for the client's loss where a
 population puts it (``likelihood.matching``).  First that is a population about the client's own estimate, in
@@ -188,7 +188,7 @@ def site_sums(
     """
     rows, family = model.rows, model.family
     fits = fit_clients(rows, family)
-    points, whole = fits.theta, tuple[LossSums, ...]()
+    points, found = fits.theta, None
     if family.name != "gaussian":
         if population is None:
             basis = model_basis(centred_basis(rows.design)[0], len(model.names))
@@ -197,17 +197,19 @@ def site_sums(
             family = family.with_dispersion(population.dispersion)
             centres, spread = _centres(model, fits, population), population.covariance
         found = matched(exact_likelihood(rows, family, fits), centres, spread)
-        phi, points = family.dispersion, found.middle
-        slope = phi * (np.einsum("kij,kj->ki", found.precision, points) - found.weighted)
-        whole = (LossSums(rows.n_rows, points, np.zeros(len(points)), slope, phi * found.precision),)
+        points = found.middle
     first = own_halves(model, policy)
-    halves = tuple(_sums_of(model, mask, points) for mask in (first, ~first))
+    parts = tuple(_sums_of(model, mask, points) for mask in (first, ~first))
+    if found is not None:
+        phi, loss = family.dispersion, parts[0].loss + parts[1].loss
+        slope = phi * (np.einsum("kij,kj->ki", found.precision, points) - found.weighted)
+        parts += (LossSums(rows.n_rows, points, loss, slope, phi * found.precision),)
     columns = [Columns.of(design) for design in np.split(rows.design, rows.starts[1:-1])]
     exists = fits.exists & model.family.has_dispersion
     squares = squared_residuals(rows, family, fits) if model.family.has_dispersion else 0.0
     return SiteSums(
         client,
-        halves + whole,
+        parts,
         np.array([one.mean for one in columns]),
         np.array([one.scale for one in columns]),
         np.where(exists, squares, 0.0),

@@ -1,12 +1,16 @@
 """The population from sums of clients' rows (``likelihood.loss_sums``), where the rows are elsewhere.
 
-Given what differs between clients, noise and population come from the same functions as those of rows.  How
-well each row is predicted from all others, by which rows choose what differs, is not in the sums.  Here a
-candidate, fitted to all, is judged by how well it predicts one half of each client's rows from the other,
+Given what differs between clients, noise and population come from the same functions as those of rows.  Rows
+choose what differs by how well each row is predicted from all others.  That is not in the sums, but its
+average is nearly so: with E_k and V_k the posterior mean and covariance of a client and H_k its
+Hessian,
 
-    sum_k L_k,other(E[theta_k | own half]),      both ways,
+    sum_k L_k(E_k) + tr(H_k V_k),
 
-as a quadratic: for least squares that is half their squared errors.
+where the trace is what the client's own rows take away from its loss.  For least squares L_k / (1 - h_k)^2
+stands for that, h_k the average leverage of its rows, as in generalised cross-validation.
+
+Halves of the rows are needed only to ask whether there are groups of clients.
 """
 
 from __future__ import annotations
@@ -18,7 +22,15 @@ import numpy as np
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped import mixed_kernels as kernels
-from vaneb.grouped.choice import WIDEST, Fitted, Index, candidates, enough_clients, fit_least_squares
+from vaneb.grouped.choice import (
+    LEVERAGE,
+    WIDEST,
+    Fitted,
+    Index,
+    candidates,
+    enough_clients,
+    fit_least_squares,
+)
 from vaneb.grouped.mixed_model import MOST, SMALLEST, TIE_BREAK, Centred, Moments, basis_of, identified
 from vaneb.grouped.population import (
     SLIGHT,
@@ -94,7 +106,7 @@ def find_structure_of_sums(
     flags[chosen] = True
     if not asked and len(chosen) < len(sets[-1]):
         what = "slopes do not differ" if flags.any() else "no coefficient differs"
-        notes += (f"{what} between clients: half of the rows predicts the other half best so",)
+        notes += (f"{what} between clients: rows are predicted best so",)
     return Structure(basis, flags, best, family, notes)
 
 
@@ -154,30 +166,31 @@ def centred_sums(sums: LossSums, basis: Array) -> Centred:
 
 
 def _best(sums: ClientSums, basis: Array, family: Family, found: list[Fitted]) -> int:
-    """The simplest population under which one half predicts the other hardly worse than under the best.
+    """The simplest population that predicts a row from all others hardly worse than the best, as far as sums
+    tell.
 
-    Without halves it is the largest one whose covariance the clients can tell.
+    Losses that are no sums over rows are compared by their marginal likelihood, as where rows are fitted.
     """
-    first, second = sums.halves
-    if not first.n_clients:
+    if not family.by_row:
         sizes = [len(one.model.varying) for one in found]
-        return max(i for i, r in enumerate(sizes) if not r or enough_clients(r, sums.whole.n_clients))
-    losses = np.zeros(len(found))
-    for own, other in ((first, second), (second, first)):
-        for i, fitted in enumerate(found):
-            losses[i] += other.at(_estimates(own, basis, family, fitted)).sum()
+        free = [r * (r + 1) // 2 if enough_clients(r, sums.whole.n_clients) else r for r in sizes]
+        return int(np.argmin([2 * f + one.model.deviance for f, one in zip(free, found, strict=True)]))
+    losses = np.array([_left_out_loss(sums.whole, basis, family, fitted) for fitted in found])
     losses = np.where(np.isfinite(losses), losses, np.inf)
     return int(np.flatnonzero(losses <= losses.min() + SLIGHT * np.abs(losses.min()))[0])
 
 
-def _estimates(sums: LossSums, basis: Array, family: Family, fitted: Fitted) -> Array:
-    """Posterior means under a population that was found, (K, d)."""
-    model, gram = fitted.model, np.ascontiguousarray(basis.T @ sums.hessian @ basis)
-    cross = np.ascontiguousarray(-sums.slope(basis @ fitted.centre) @ basis)
-    if not fitted.moments.n_rows:  # the population is in units of theta, not of the noise
-        gram, cross = gram / family.dispersion, cross / family.dispersion
-    points = kernels.posterior_means(gram, cross, model.varying, model.root, model.mean - fitted.centre)
-    return (fitted.centre + points) @ basis.T
+def _left_out_loss(whole: LossSums, basis: Array, family: Family, fitted: Fitted) -> float:
+    model, gram = fitted.model, fitted.moments.gram
+    # Every client has d "rows" here, of which each is one coefficient.
+    features = np.tile(np.eye(len(basis)), (whole.n_clients, 1, 1))
+    clients = np.arange(whole.n_clients + 1)
+    spread = kernels.index_variances(features, clients, gram, model.varying, model.root, model.inverse)
+    taken = np.einsum("kij,kji->k", gram, spread)
+    losses = whole.at(fitted.points @ basis.T)
+    if family.name == "gaussian":
+        return float((losses / (1 - np.minimum(taken / whole.n, LEVERAGE)) ** 2).sum())
+    return float((losses + family.dispersion * taken).sum())
 
 
 def _groups_predict_better(sums: ClientSums, structure: Structure, seed: int) -> bool:

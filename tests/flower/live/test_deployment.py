@@ -53,6 +53,7 @@ SECURE = Settings(
     upper="2,2",
     precision_bound=300.0,
     atoms=6,
+    population="discrete",
 )
 
 
@@ -91,7 +92,7 @@ def story(tmp_path_factory):
 def start(here: Deployment, name: str) -> None:
     paths = {"data": here.folder / f"{name}.csv", "images": here.folder / f"{name}.images"}
     paths["policy"] = here.folder / "policy.toml"
-    paths["policy"].write_text('likelihoods = ["exact"]\n')
+    paths["policy"].write_text('likelihoods = ["exact"]\nsums_at_atoms = true\n')
     here.start(name, {key: str(path) for key, path in paths.items()})
 
 

@@ -1,0 +1,60 @@
+"""What a Gaussian population needs of all clients together: a sum in which every client is an equal part.
+
+One EM step needs the clients' posterior means and covariances under N(mu, Sigma) only as
+
+    sum_k m_k,    sum_k m_k m_k' + V_k,
+
+so there is no atom that could come to serve a single client.  Numbers are about the middle of the public box,
+in units of its widths.  A likelihood that is not Gaussian is seen through the one that touches it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vaneb.flower.settings import Settings
+from vaneb.flower.start import box_of
+from vaneb.likelihood.expansion import modes_under
+from vaneb.likelihood.seam import Array, Likelihood, as_matrices
+
+#: Smallest variance of a population, in squared widths of the box: beyond what rounded sums can tell.
+SMALLEST = 1e-8
+
+
+def first_population(settings: Settings) -> tuple[Array, Array]:
+    """As wide as the box: mean (1, d) and covariance (d, d)."""
+    lower, upper = box_of(settings)
+    return (lower + upper)[None] / 2, np.diag((upper - lower) ** 2 / 4)
+
+
+def own_total(mean: Array, covariance: Array, likelihood: Likelihood, settings: Settings) -> Array:
+    """One client's part, numbers in [-1, 1] as far as the client is near the box."""
+    lower, upper = box_of(settings)
+    seen = likelihood.expanded(modes_under(likelihood, mean[0], covariance))
+    inverse = np.linalg.inv(covariance)
+    precision = as_matrices(seen.local_precision())[0]
+    spread = np.linalg.inv(precision + inverse)
+    middle = spread @ (precision @ seen.local_estimates()[0] + inverse @ mean[0])
+    place, width = (middle - (lower + upper) / 2) / (upper - lower), upper - lower
+    second = np.outer(place, place) + spread / np.outer(width, width)
+    return np.clip(np.concatenate([place, second[np.triu_indices(len(place))]]), -1.0, 1.0)
+
+
+def next_population(total: Array, clients: int, settings: Settings) -> tuple[Array, Array]:
+    """The population after one EM step, from the sum of the clients' parts."""
+    lower, upper = box_of(settings)
+    d, width = len(lower), upper - lower
+    place, upper_half = np.split(np.asarray(total, dtype=np.float64) / clients, [d])
+    second = np.zeros((d, d))
+    second[np.triu_indices(d)] = upper_half
+    second = second + np.triu(second, 1).T
+    values, vectors = np.linalg.eigh(second - np.outer(place, place))
+    covariance = (vectors * np.maximum(values, SMALLEST)) @ vectors.T * np.outer(width, width)
+    return ((lower + upper) / 2 + width * place)[None], covariance
+
+
+def settled(before: tuple[Array, Array], after: tuple[Array, Array], settings: Settings) -> bool:
+    """Whether a step has moved mean and covariance by next to nothing, in widths of the box."""
+    width = np.subtract(*box_of(settings)[::-1])
+    moved = np.abs(after[0] - before[0]) / width, np.abs(after[1] - before[1]) / np.outer(width, width)
+    return max(float(part.max()) for part in moved) < settings.tol

@@ -59,6 +59,22 @@ def test_what_was_taken_is_said_and_what_is_plain_is_not() -> None:
     assert choose_columns(["client", "theta_a", "se_a"], ColumnChoice()).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("header", "choice", "client", "estimate"),
+    [
+        ("hospital,mortality,se", {}, "hospital", "mortality"),
+        ("mortality,std.err,client", {}, "client", "mortality"),
+        ("town,rate,vi,n", {}, "town", "rate"),
+        ("rate,town,se", {"client": "town"}, "town", "rate"),
+    ],
+)
+def test_the_only_column_left_beside_an_error_is_the_estimate(header, choice, client, estimate) -> None:
+    found = taken(header, **choice)
+    assert (found[0], found[1]) == (client, (estimate,))
+    with pytest.raises(VanebError, match="not recognised"):
+        taken(f"{header},other", **choice)
+
+
 def test_messages_name_the_columns_of_the_user() -> None:
     found = choose_columns(["town", "yi", "vi"], ColumnChoice())
     assert found.in_own_words("client 'x', column cov_yi__yi: bad.") == "client 'x', column vi: bad."

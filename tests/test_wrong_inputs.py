@@ -1,6 +1,6 @@
 """Wrong inputs and what is said of them: each message names the place and the remedy.
 
-Run this file as a script to read them all: ``python tests/test_wrong_inputs.py``.
+``python tests/test_wrong_inputs.py`` writes the page of the guide that lists them all.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,6 +163,13 @@ WRONG = {
     ),
 }
 
+SEVERAL = Wrong(
+    "hospital,estimate,se\nNorth,0.5,0\nSouth,n.a.,0.2\nNorth,1,0.1\n",
+    "3 problems",
+    "row 2, column estimate: 'n.a.' is not a number",
+    "check in.csv",
+)
+
 
 def said(wrong: Wrong) -> tuple[Result, list[str]]:
     """What the command does in a folder that has nothing but ``in.csv``, and the files left there."""
@@ -207,7 +215,45 @@ def test_a_parquet_file_with_text_for_numbers(tmp_path: Path) -> None:
     assert "column estimate: holds String, not numbers. Convert it to numbers." in result.stderr
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "messages.md"
+HEAD = f"""# What goes wrong, and what does it say?
+
+Here are {len(WRONG) + 1} wrong inputs, with the commands that read them and what they print. Each message
+names the place and a remedy. Each command ends with code 2, and nothing is written. `vaneb check FILE` lists
+all problems of a file at once.
+
+This page is made by `python tests/test_wrong_inputs.py`, and the tests compare it with what the commands say.
+"""
+
+
+def page() -> str:
+    """The page of the guide, from what the commands say now."""
+    parts = [HEAD]
+    for name, wrong in {**WRONG, "several at once": SEVERAL}.items():
+        result, _ = said(wrong)
+        content = wrong.content if isinstance(wrong.content, str) else ascii(wrong.content)[2:-1]
+        shown = "(empty)" if not content else content.rstrip("\n").replace("\x1b", "\\x1b")
+        command = wrong.command.replace(" ; ", " ';' ")
+        parts.append(
+            f"\n## {name[0].upper()}{name[1:]}\n\n`in.csv`:\n\n```text\n{shown}\n```\n\n"
+            f"```text\n$ vaneb {command}\n{folded(result.output)}\n```\n"
+        )
+    return "".join(parts)
+
+
+def folded(text: str) -> str:
+    return "\n".join(
+        "\n".join(textwrap.wrap(line, 108, subsequent_indent="    ", break_long_words=False))
+        if len(line) > 108
+        else line
+        for line in text.strip().splitlines()
+    )
+
+
+def test_the_page_of_messages_says_what_the_commands_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tests/test_wrong_inputs.py"
+
+
 if __name__ == "__main__":
-    for name, one in WRONG.items():
-        shown, _ = said(one)
-        sys.stdout.write(f"{name}\n  $ vaneb {one.command}\n  {shown.output.strip()}\n\n")
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE}\n")

@@ -40,6 +40,10 @@ class _Argument(typer.core.TyperArgument):
 
 typer.main.TyperArgument = _Argument  # type: ignore[misc]
 
+# From click 8.5 on, click lists arguments by itself; typer does, too.
+if hasattr(typer.core.TyperCommand, "format_arguments"):
+    typer.core.TyperCommand.format_arguments = lambda *_: None  # type: ignore[method-assign]
+
 # click names the command that was meant; the copy of it in newer versions of typer leaves that to typer.
 _CLICK_SUGGESTS = any(base.__module__.startswith("click.") for base in typer.core.TyperGroup.__mro__)
 

@@ -133,12 +133,25 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
         )
     if several and all(map(_rest, several)):
         return {_rest(column): column for column in several}
+    left = _only_one_left(columns, choice)
+    if left is not None:
+        return {left: left}
     title = any(column.startswith(UNNAMED) for column in columns[1:])
     raise InvalidReport(
         f"columns of estimates: not recognised. The table has: {listed(columns)}. Say which they are: "
-        "--client COLUMN --estimate COLUMN --se COLUMN. Or call them client, theta_<name> and se_<name>."
+        "--client COLUMN --estimate COLUMN --se COLUMN. Or call them client, theta_<name> and se_<name>. "
+        "Rows or counts instead of estimates? Use vaneb run."
         + (" The first line must be the header: remove what stands above it." if title else "")
     )
+
+
+def _only_one_left(columns: Sequence[str], choice: ColumnChoice) -> str | None:
+    """The column beside the client's and a single error, as in ``hospital, mortality, se``."""
+    known = KNOWN_ERRORS + KNOWN_VARIANCES
+    free = [column for column in columns if _plain(column) not in known]
+    client = choice.client or (CLIENT if CLIENT in free else free[0] if free else None)
+    left = [column for column in free if column not in (client, choice.n or SIZE)]
+    return left[0] if len(left) == 1 and len(columns) - len(free) == 1 else None
 
 
 def _in_order(found: dict[str, str], expected: Sequence[str] | None) -> dict[str, str]:

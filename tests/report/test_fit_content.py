@@ -251,9 +251,9 @@ def test_rows_of_a_yes_or_no_are_shown_as_rates_in_the_users_words():
     content = grouped_content(fitted)
     clients, at = content["clients"], content["opens"]
     assert content["sentence"].startswith(
-        "**20 wards**. Personalised estimates of died at average covariates run"
+        "**20 wards**. Personalised estimates of the rate of died at average covariates run"
     )
-    assert clients["parameters"] == ["died at average covariates", "Intercept", "age"]
+    assert clients["parameters"] == ["rate of died at average covariates", "Intercept", "age"]
     assert clients["percent"][at]
     # The expected response at the average row, against the draws' definition done by hand.
     centre = np.append(1.0, frame["age"].mean())
@@ -284,3 +284,37 @@ def test_methods_name_the_paper():
         "Personalized Federated Learning via Variance-Aware Nonparametric Empirical Bayes"
         in content["citation"]
     )
+
+
+def test_clients_that_are_numbers_have_a_word_before_them_in_sentences():
+    truth = np.repeat([0.0, 8.0], 15)
+    reports = Reports(truth, standard_errors=np.full(30, 0.5), ids=[str(k) for k in range(30)])
+    model = VANEB.from_prior(Prior([[0.0], [8.0]], [1.0, 1.0], [[1.0]]))
+    content = fit_content(model, model.personalize(reports), reports, client="district")
+    assert re.search(r"Highest are district \d+ \(.*\) and district \d+", content["sentence"])
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        ({"standard_errors": np.full((4, 1), 0.1)}, "each town's estimate and its standard error"),
+        ({"n": 50, "covariance": by_name("binomial", 1, 4)}, "whose variance is a function of the parameter"),
+    ],
+)
+def test_methods_say_what_was_known_of_a_client(noise, words):
+    reports = Reports([[0.1], [0.2], [0.3], [0.4]], **noise)
+    model = VANEB.from_prior(Prior([[0.25]], [1.0], [[0.01]]))
+    assert words in fit_content(model, model.personalize(reports), reports, client="town")["methods"]
+
+
+def test_counts_of_trials_are_named_after_the_successes():
+    import pandas as pd
+
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"hospital": [f"h{k}" for k in range(20)], "cases": rng.integers(50, 300, 20)})
+    frame["deaths"] = rng.binomial(frame.cases, np.where(np.arange(20) < 10, 0.05, 0.2))
+    content = grouped_content(
+        fit_groups(frame, client="hospital", formula="deaths | cases ~ 1", family="binomial")
+    )
+    assert content["clients"]["parameters"][0] == "rate of deaths"
+    assert content["clients"]["n"] is None  # one row for each says nothing

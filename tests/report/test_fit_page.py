@@ -252,3 +252,26 @@ def test_bad_names_of_pages_are_refused_before_any_work(tmp_path):
         assert done.exit_code == 2
         assert message in " ".join(done.output.split())
         assert not (tmp_path / "o.csv").exists()
+
+
+def test_no_cell_is_cut_off_on_a_desk_where_clients_are_many(driver, tmp_path):
+    rng = np.random.default_rng(1)
+    count = 12_000
+    own = rng.normal(-1.5, 1.2, count)
+    table = Reports(
+        own, standard_errors=rng.uniform(0.2, 1.2, count), ids=[f"store {k:05d}" for k in range(count)]
+    )
+    model = VANEB.from_prior(Prior([[-1.5]], [1.0], [[1.0]]))
+    page = tmp_path / "page.html"
+    write_page(page, fit_content(model, model.personalize(table), table, client="store"))
+    assert opened(driver, page) == []
+    cells = driver.execute_script(
+        """
+        return [...document.querySelectorAll(".table .cell")]
+            .filter((cell) => cell.scrollWidth > cell.clientWidth + 1).map((cell) => cell.textContent);
+        """
+    )
+    assert cells == []
+    assert column(driver, "own")[0].count(".") == 3  # the same decimals for an estimate and its interval
+    driver.execute_script("document.querySelector(arguments[0]).click()", "[data-column=after]")
+    assert column(driver, "rank")[0].count(",") == 3

@@ -15,6 +15,7 @@ from vaneb.cli import app
 from vaneb.errors import InvalidOption
 from vaneb.fl.results import append_rows
 from vaneb.report import content_of_folder, curves_content, study_content, train_content, write_page
+from vaneb.report.federation import _sites
 
 # ---------------------------------------------------------------- what they say
 
@@ -45,8 +46,8 @@ def test_the_rates_of_the_theory(tmp_path):
 def test_training(tmp_path):
     content = train_content(train_folder(tmp_path))
     assert "**2 methods** in **1 setting** (digits, 6 clients, alpha 0.1, shift 1)" in content["sentence"]
-    assert "with balanced test labels **VANEB-FT (direct)** is best at **80.0%**" in content["sentence"]
-    assert "with matched test labels **VANEB-FT (direct)** is best at **90.0%**" in content["sentence"]
+    assert "With balanced test labels **VANEB-FT (direct)** is best at **80.0%**" in content["sentence"]
+    assert "With matched test labels **VANEB-FT (direct)** is best at **90.0%**" in content["sentence"]
     balanced = content["settings"][0]["protocols"][0]
     assert balanced["rounds"][0]["points"] == [[10, 55, 0, "round 10"], [20, 70, 0, "round 20"]]
     assert balanced["methods"][0]["clients"] == [50, 60, 70, 80, 90, 100]
@@ -138,3 +139,17 @@ def test_training_and_its_page(tmp_path, driver):
     assert "5 clients" in driver.find_element("id", "sentence").text
     assert "The heads and their prior" in driver.find_element("id", "main").text
     assert has_ink(driver, "figure > canvas")
+
+
+def test_sites_without_results_come_first_and_2_before_10():
+    outcome = {
+        "served": ["clinic 10", "clinic 2"],
+        "sites": {"clinic 10": 1, "clinic 2": 4},
+        "troubles": [{"client": "x", "lost": "no answer"}],
+    }
+    expected = [
+        ["x", "–", "lost: no answer"],
+        ["clinic 2", "4", "has its results"],
+        ["clinic 10", "1", "has its results"],
+    ]
+    assert _sites(outcome) == expected

@@ -6,6 +6,7 @@ Results are not on it: the server does not have them.  Each site has a page of i
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,24 @@ def _model(model: dict[str, Any], outcome: dict[str, Any]) -> list[list[str]]:
 
 
 def _sites(outcome: dict[str, Any]) -> list[list[str]]:
-    """Site, clients behind it, and what became of it."""
+    """Site, clients behind it, and what became of it; those without results first."""
     counts = outcome.get("sites", {})
     rows = {name: "has its results" for name in outcome.get("served", [])}
     for trouble in outcome.get("troubles", []):
         kind = "lost" if "lost" in trouble else "refused"
         rows[trouble["client"]] = f"{kind}: {trouble[kind]}"
     rows |= {name: "registered, did not come" for name in outcome.get("absent", []) if name not in rows}
-    return [[name, str(counts.get(name, "–")), state] for name, state in sorted(rows.items())]
+    in_order = sorted(rows.items(), key=lambda row: (row[1] == "has its results", _natural(row[0])))
+    return [[name, str(counts.get(name, "–")), state] for name, state in in_order]
+
+
+def _natural(name: str) -> list[tuple[bool, int | str]]:
+    """Clinic 2 comes before clinic 10."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else part)
+        for part in re.split(r"(\d+)", name)
+        if part
+    ]
 
 
 def _exchanges(outcome: dict[str, Any]) -> list[list[str]]:

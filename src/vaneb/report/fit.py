@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.posterior import UNEXPLAINED, Posterior
 from vaneb.report import words
 from vaneb.report.calibration import probability_transforms
@@ -90,7 +91,7 @@ def fit_content(
         "notes": [*notes, *_notes(posterior, axes.shown, len(clients), noun[1])],
         "reading": list(reading),
         "details": _details(model, posterior, noun, seconds),
-        "methods": words.methods(posterior, noun, level, exact),
+        "methods": words.methods(posterior, noun, level, _seen(posterior, reports, noun[0])),
         "citation": words.CITATION,
         "level": level,
         "exact": exact,
@@ -138,7 +139,7 @@ def grouped_content(
         level=fit.level,
         seconds=seconds,
         title=title,
-        sizes=fit.local.fits.n,
+        sizes=fit.local.fits.n if (fit.local.fits.n != 1).any() else None,
         held_out=fit.held_out,
         notes=fit.notes,
         client=fit.design.client,
@@ -184,13 +185,23 @@ def _is_gaussian(posterior: Posterior, reports: Reports | None) -> bool:
     return reports is not None or isinstance(posterior.likelihood, ConstantGaussian)
 
 
+def _seen(posterior: Posterior, reports: Reports | None, one: str) -> str:
+    """What the fit knew of each client."""
+    if not _is_gaussian(posterior, reports):
+        return f"the likelihood of each {one}'s own rows"
+    if reports is not None and not isinstance(reports.covariance, ConstantDiagonal | ConstantFull):
+        return f"each {one}'s estimate, whose variance is a function of the parameter"
+    noise = "standard error" if posterior.prior.dimension == 1 else "covariance"
+    return f"each {one}'s estimate and its {noise}"
+
+
 def _details(model: VANEB, posterior: Posterior, noun: tuple[str, str], seconds: float | None) -> str:
     """What the population was taken for, how sure that is, and what it cost."""
     prior, d = posterior.prior, posterior.prior.dimension
     parts = [
-        f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each, "
-        f"seen as a population of {_population(prior)}: on average **{posterior.shrinkage.mean():.0%}** of "
-        f"what is known of a {noun[0]} comes from the others (shrinkage). ",
+        f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each. "
+        f"Their population is {_population(prior)}. On average **{posterior.shrinkage.mean():.0%}** of "
+        f"what is known of each {noun[0]} comes from the others (shrinkage). ",
         _how_sure(model),
     ]
     if seconds is not None:
@@ -206,9 +217,9 @@ def _how_sure(model: VANEB) -> str:
     certificate, sampling = getattr(model, "certificate_", None), getattr(model, "sampling_", None)
     if sampling is not None:
         return (
-            "What is not known of the population (its centre, its width, the number of groups) is counted "
-            f"in. Another seed would move 95% of the estimates by less than **{2.8 * sampling.error:.2g}** "
-            "of their standard deviation."
+            "Uncertainty about the population (its centre, its width, the number of groups) is included. "
+            f"Another seed would move 95% of the estimates by less than **{2.8 * sampling.error:.2g}** "
+            "posterior standard deviations."
         )
     if certificate is None:
         return "The population was given, not fitted, so there is no certificate."

@@ -50,7 +50,8 @@ def outcome_of(fit: GroupedFit) -> Quantity | None:
     if link is None:
         return None
     average = fit.rows.design.mean(axis=0)
-    name = fit.design.formula.response
+    kind = {"logit": "rate of", "log": "mean", "identity": "mean"}[link]
+    name = f"{kind} {fit.design.formula.response.partition('|')[0].strip()}"
     beside = " at average covariates" if len(average) > 1 else ""
     return Quantity(f"{name}{beside}", average, float(fit.rows.offset.mean()), link, percent=link == "logit")
 

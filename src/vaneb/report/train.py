@@ -88,17 +88,17 @@ def _sentence(rows: Sequence[Row], settings: Sequence[Setting], stages: Sequence
         names = [name for name, _ in best]
         top = max(dict.fromkeys(names), key=names.count)
         if len(best) == 1:
-            wins.append(f"with {protocol} test labels **{top}** is best at **{best[0][1]:.1f}%**")
+            wins.append(f"With {protocol} test labels **{top}** is best at **{best[0][1]:.1f}%**")
         else:
             wins.append(
-                f"with {protocol} test labels **{top}** is best in "
+                f"With {protocol} test labels **{top}** is best in "
                 f"**{names.count(top)} of {len(best)}** settings"
             )
     if wins:
-        parts.append(": " + ", ".join(wins))
+        parts.append(". " + ". ".join(wins))
     seconds = sum({(r.config, r.seed): r.seconds for r in rows if r.last}.values())
     parts.append(
-        f". Accuracies are means over clients after the last round; training took **{seconds:,.0f} seconds**."
+        f". Accuracies are means over clients after the last round. Training took **{seconds:,.0f} seconds**."
     )
     return "".join(parts)
 

@@ -64,8 +64,9 @@ def findings(
     def say(value: float) -> str:
         return number(value, percent, step)
 
+    the = "the " if shown.quantity.parameter is None else ""
     parts = [
-        f"**{count:,} {one if count == 1 else many}**. Personalised estimates of {name} run from "
+        f"**{count:,} {one if count == 1 else many}**. Personalised estimates of {the}{name} run from "
         f"**{say(mean.min())}** to **{say(mean.max())}**"
     ]
     own = shown.own[np.isfinite(shown.own)]
@@ -79,7 +80,7 @@ def findings(
             f"**{above + below:,}** {_differs(above + below, one, many)} from the average of the others, "
             f"**{above:,} above** and **{below:,} below**; {_wrong(shown.flags.wrong, above + below)}. "
         )
-        parts.append(_extremes(shown, say))
+        parts.append(_extremes(shown, one, say))
     parts.append(_gain(shown, posterior, held_out, one, level))
     flagged = sum(map(bool, posterior.flag))
     if flagged:
@@ -100,7 +101,7 @@ def _wrong(share: float, count: int) -> str:
     )
 
 
-def _extremes(shown: Shown, say) -> str:
+def _extremes(shown: Shown, one: str, say) -> str:
     """The clearest two on either side."""
     said = []
     for sign, probability, word in ((1, shown.flags.above, "highest"), (-1, shown.flags.below, "lowest")):
@@ -108,10 +109,17 @@ def _extremes(shown: Shown, say) -> str:
         who = who[np.lexsort((-sign * shown.mean[who], -probability[who]))]
         who = who[np.argsort(-sign * shown.mean[who], kind="stable")][:2]
         if len(who):
-            names = " and ".join(f"{shown.decisions.ids[k]} ({say(shown.mean[k])})" for k in who)
+            names = " and ".join(
+                f"{_called(shown.decisions.ids[k], one)} ({say(shown.mean[k])})" for k in who
+            )
             said.append(f"{word} {'is' if len(who) == 1 else 'are'} {names}")
     text = "; ".join(said)
     return f"{text[:1].upper()}{text[1:]}. " if text else ""
+
+
+def _called(name: object, one: str) -> str:
+    """A client in a sentence: a bare number needs a word before it."""
+    return f"{one} {name}" if str(name).replace(".", "").isdecimal() else str(name)
 
 
 def _gain(shown: Shown, posterior: Posterior, held_out: HeldOut | None, one: str, level: float) -> str:
@@ -144,32 +152,28 @@ def _gain(shown: Shown, posterior: Posterior, held_out: HeldOut | None, one: str
     return f"The median {level:.0%} interval is {length} the {one}'s own."
 
 
-def methods(posterior: Posterior, noun: tuple[str, str], level: float, exact: bool) -> str:
+def methods(posterior: Posterior, noun: tuple[str, str], level: float, seen: str) -> str:
     """To paste into a paper."""
     one, many = noun
     prior = posterior.prior
-    seen = (
-        f"the likelihood of each {one}'s own rows" if exact else f"each {one}'s estimate and its covariance"
-    )
     over = f"The distribution of the parameters over {many}"
     if prior.covariances is None:
         population = (
             f"{over} was estimated by nonparametric maximum likelihood ({len(prior.weights)} support "
-            "points). "
-            f"Intervals hold {level:.0%} of each {one}'s posterior"
+            f"points). The {level:.0%} intervals are of each {one}'s posterior given that distribution"
         )
     elif prior.populations > 1:
         kind = "Gaussian distributions" if prior.kind == "gaussian" else "mixtures of Gaussian groups"
         population = (
             f"{over} was given a prior over {kind}, and {prior.populations:,} distributions were drawn from "
-            f"its posterior; each {one}'s posterior is averaged over them, so that intervals ({level:.0%}) "
-            "count in what is not known of the distribution"
+            f"its posterior. Each {one}'s posterior was averaged over these draws, so the {level:.0%} "
+            "intervals include the uncertainty about the distribution"
         )
     else:
-        population = f"{over} was given. Intervals hold {level:.0%} of each {one}'s posterior"
+        population = f"{over} was given. The {level:.0%} intervals are of each {one}'s posterior"
     return (
-        f"Estimates of {len(posterior):,} {many} were personalised by empirical Bayes with vaneb "
-        f"{version('vaneb')} (Chang, Auddy and Paul), from {seen}. {population}. A {one} is said to differ "
-        "from the others where the posterior probability of lying above, or below, their average is high "
-        "enough for at most 5% of such statements to be expected to be wrong."
+        f"Estimates of {len(posterior):,} {many} were personalised with vaneb {version('vaneb')} "
+        f"(Chang, Auddy and Paul) from {seen}. {population}. Those {many} were said to differ from the "
+        "others whose posterior probability of lying above (or below) their average was so high that at most "
+        "5% of all such statements are expected to be wrong."
     )

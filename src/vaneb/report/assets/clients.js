@@ -9,7 +9,8 @@ function clientsSection(data, chosen) {
   const parameter = () => state["clients:parameter"];
   const of = (name, k) => c[name][parameter()][k];
   const own = (k) => of("own", k), after = (k) => of("mean", k);
-  const unit = (value, digits = 3) => inUnit(c.percent[parameter()], value, digits);
+  let decimals = 0;
+  const unit = (value) => withDecimals(c.percent[parameter()], value, decimals);
   const has = (values) => values && values.some((v) => v);
   const differs = (k) => ({ "-1": "below", 0: "", 1: "above" })[of("differs", k)];
   const columns = [
@@ -18,7 +19,7 @@ function clientsSection(data, chosen) {
     { name: "own", title: "Own estimate", width: "minmax(190px, 1fr)", value: own, cell: (k) => interval(own(k), of("own_lower", k), of("own_upper", k)) },
     { name: "after", title: "Personalised", width: "minmax(190px, 1fr)", value: after, cell: (k) => interval(after(k), of("lower", k), of("upper", k)) },
     { name: "picture", title: "Before and after", width: "minmax(120px, 1.2fr)", value: (k) => (own(k) == null ? -1 : Math.abs(after(k) - own(k))), cell: (k) => small(k) },
-    { name: "rank", title: "Rank", width: "118px", value: (k) => -of("rank", k), cell: (k) => [say(Math.round(of("rank", k))), " ", element("small", {}, `(${of("rank_lower", k)} to ${of("rank_upper", k)})`)] },
+    { name: "rank", title: "Rank", width: count > 999 ? "164px" : "118px", value: (k) => -of("rank", k), cell: (k) => [say(Math.round(of("rank", k))), " ", element("small", {}, `(${say(of("rank_lower", k))} to ${say(of("rank_upper", k))})`)] },
     { name: "differs", title: "Differs", width: "84px", left: true, value: (k) => of("differs", k), cell: (k) => (differs(k) ? [element("span", { style: `color:var(--${differHue(of("differs", k))})` }, differs(k))] : "") },
     { name: "shrinkage", title: "Shrinkage", width: "96px", value: (k) => c.shrinkage[k], cell: (k) => percent(c.shrinkage[k]) },
     has(c.flag) ? { name: "flag", title: "Flag", width: "minmax(118px, .7fr)", left: true, value: (k) => c.flag[k], cell: (k) => c.flag[k] } : null,
@@ -89,7 +90,7 @@ function clientsSection(data, chosen) {
     table.scrollTop = 0;
     paint(true);
   }
-  const again = () => { scale = linear(scaleOf(data, parameter()), [0, 1]); arrange(); };
+  const again = () => { decimals = decimalsOf(c, parameter()); scale = linear(scaleOf(data, parameter()), [0, 1]); arrange(); };
   rebuilds.add(again);
   PHONE.addEventListener("change", arrange);
   // The head of the table is not there on a phone.
@@ -99,12 +100,12 @@ function clientsSection(data, chosen) {
   addEventListener("beforeprint", () => {
     const rows = Array.from(order.rows.slice(0, 200)), text = (cell) => [].concat(cell).map((part) => part.textContent ?? part).join("");
     printed.replaceChildren(plainTable(columns.filter((each) => each.name !== "picture").map((each) => each.title), rows.map((k) => columns.filter((each) => each.name !== "picture").map((each) => text(each.cell(k))))),
-      element("p", {}, rows.length < order.rows.length ? `The first ${rows.length} of ${order.rows.length} clients of ${c.parameters[parameter()]}, in the order chosen on screen.` : `Estimates of ${c.parameters[parameter()]}.`));
+      element("p", {}, rows.length < order.rows.length ? `The first ${rows.length} of ${order.rows.length.toLocaleString("en")} ${many}, in the order chosen on screen: ${c.parameters[parameter()]}.` : `Estimates of ${c.parameters[parameter()]}.`));
   });
   again();
   const words = data.exact
-    ? `Intervals hold ${percent(data.level)}. The own interval is the usual one of the ${one}'s own fit; where a flag says that no estimate exists, it stands at the point that a weak penalty picks.`
-    : `Intervals hold ${percent(data.level)}, before (from the ${one}'s own report) and after.`;
+    ? `Intervals are ${percent(data.level)} intervals. The own interval is the usual one of the ${one}'s own fit. Where a flag says that there is no estimate, a weak penalty has chosen one.`
+    : `${percent(data.level)} intervals, before (from the ${one}'s own report) and after.`;
   queueMicrotask(() => paint(true));
   return section(`All ${many}`, `${words} Rank 1 is the highest. Click a row to find it in the pictures.`, controls, table, printed);
 }
@@ -113,10 +114,10 @@ function describeClient(data, k) {
   const c = data.clients, first = state["clients:parameter"] ?? 0, lines = [];
   const shown = [first, ...c.parameters.map((_, p) => p).filter((p) => p !== first)].slice(0, 4);
   for (const p of shown) {
-    const unit = (value) => inUnit(c.percent[p], value);
+    const decimals = decimalsOf(c, p), unit = (value) => withDecimals(c.percent[p], value, decimals);
     lines.push(`${c.parameters[p]}: ${c.own[p][k] == null ? "" : `${unit(c.own[p][k])} → `}${unit(c.mean[p][k])} (${unit(c.lower[p][k])} to ${unit(c.upper[p][k])})`);
   }
-  lines.push(`rank ${c.rank_lower[first][k]} to ${c.rank_upper[first][k]} of ${c.ids.length.toLocaleString("en")}${c.n ? `, n ${say(c.n[k])}` : ""}`);
+  lines.push(`rank ${say(c.rank_lower[first][k])} to ${say(c.rank_upper[first][k])} of ${c.ids.length.toLocaleString("en")}${c.n ? `, n ${say(c.n[k])}` : ""}`);
   if (c.flag[k]) lines.push(c.flag[k]);
   return lines;
 }

@@ -43,10 +43,26 @@ function say(value, digits = 4) {
   const text = size >= 1000 ? value.toLocaleString("en", { maximumFractionDigits: size >= 1e5 ? 0 : 1 }) : Number(value.toPrecision(digits)).toString();
   return text.replace("-", "−");
 }
-const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(value > 0.995 || value < 0.005 ? 1 : 0)}%`);
+const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(value !== 0 && (value > 0.995 || value < 0.005) ? 1 : 0)}%`);
 
 // Numbers of a quantity: plain, or a rate in percent.
 const inUnit = (isPercent, value, digits = 3) => (value == null ? "–" : isPercent ? `${say(100 * value, digits)}%` : say(value, digits));
+
+// Decimals with which the typical interval of a quantity has two or three digits.
+function decimalsOf(clients, p) {
+  const widths = clients.mean[p].map((_, k) => clients.upper[p][k] - clients.lower[p][k]).filter((width) => width > 0).sort((a, b) => a - b);
+  const typical = (clients.percent[p] ? 100 : 1) * (widths[widths.length >> 1] || 1);
+  return Math.max(0, Math.min(6, Math.ceil(1.6 - Math.log10(typical))));
+}
+
+// As inUnit, with the same decimals for all clients.
+function withDecimals(isPercent, value, decimals) {
+  if (value == null) return "–";
+  const scaled = isPercent ? 100 * value : value;
+  if (Math.abs(scaled) >= 1e6) return inUnit(isPercent, value, 3);
+  const text = scaled.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals, signDisplay: "negative" });
+  return `${text.replace("-", "−")}${isPercent ? "%" : ""}`;
+}
 
 // Folded away until it is asked for.
 function folded(title, ...children) {

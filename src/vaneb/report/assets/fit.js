@@ -2,7 +2,7 @@
 
 function fitPage(data) {
   const chosen = (k) => { if (k !== undefined) state.chosen = k; return state.chosen ?? -1; };
-  const view = { prior: data.prior, own: data.points.own, mean: data.points.mean, ids: data.clients.ids, usual: data.clients.flag.map((flag) => !flag.includes("unexplained")), noise: data.noise, chosen, describe: (k) => describeClient(data, k), words: ["own estimates", "personalised"], opens: data.prior.opens };
+  const view = { prior: data.prior, own: data.points.own, mean: data.points.mean, ids: data.clients.ids, usual: data.clients.flag.map((flag) => !flag.includes("unexplained")), noise: data.noise, chosen, noun: data.noun, describe: (k) => describeClient(data, k), words: ["own estimates", "personalised"], opens: data.prior.opens };
   const [one, many] = data.noun;
   rebuilds.clear();
   return [
@@ -10,7 +10,7 @@ function fitPage(data) {
     whoSection(data, chosen),
     data.held_out ? section("Rows that no fit has seen", null, heldOutFigure(data.held_out, one)) : null,
     clientsSection(data, chosen),
-    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} is drawn towards where the others are: the less its own data say, the further.`, view),
+    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} moves towards the others. Those whose own data say little move furthest.`, view),
     methodsSection(data),
     howGood(data),
   ].filter(Boolean);
@@ -29,8 +29,8 @@ function howGood(data) {
   const parts = [];
   if (data.trace) parts.push(traceFigure(data));
   if (data.gap) parts.push(gapFigure(data));
-  if (data.sampling) parts.push(samplingFigure(data.sampling));
-  parts.push(data.calibration ? calibrationFigure(data) : element("div", {}, element("h3", {}, "Calibration"), element("p", { class: "lead" }, "This fit used the likelihood of the clients' own rows, not estimates with a stated error; so there is no reported number whose predicted distribution could be checked here.")));
+  if (data.sampling) parts.push(samplingFigure(data.sampling, data.noun[0]));
+  parts.push(data.calibration ? calibrationFigure(data) : element("div", {}, element("h3", {}, "Calibration"), element("p", { class: "lead" }, `This fit used the likelihood of the ${data.noun[1]}' own rows. There are no estimates with stated errors whose distribution could be checked here.`)));
   const reading = data.reading.length ? [element("h3", {}, "How the input was read"), ...data.reading.map((text) => element("p", { class: "lead" }, text))] : [];
   return element("section", {}, folded("How good the fit is", element("p", { class: "lead" }, ...bold(data.details)), element("div", { class: "grid" }, ...parts), ...reading));
 }
@@ -51,7 +51,7 @@ function traceFigure({ trace, tolerance }) {
   const holder = element("figure", {},
     lineChart({ series: [{ name: "average log-likelihood", points: shown, index: 0 }], ylabel: "log-likelihood", height: 170, whole: true, label: "Likelihood trace" }),
     lineChart({ series: [{ name: "largest gap", points: gaps, index: 3 }, { name: "tolerance", points: [[1, tolerance], [trace.length, tolerance]], index: 8, dashed: true }], xlabel: "step", ylabel: "gap", height: 180, logY: true, whole: true, domainY: [low, high], label: "Gap trace" }));
-  return titled("Likelihood, step by step", holder, `Ends at ${say(last[0], 6)} on average per client, with ${last[1]} atoms. The gap bounds what any other choice of atoms could still add.`);
+  return titled("Likelihood, step by step", holder, `Ends at ${say(last[0], 6)} on average, with ${last[1]} atoms. The gap bounds what any other choice of atoms could still add.`);
 }
 
 function gapFigure({ gap, tolerance, prior }) {
@@ -128,14 +128,14 @@ function maximum(context, px, py) {
   line(context, px - 6, py + 6, px + 6, py - 6);
 }
 
-function samplingFigure({ error, sweeps, populations, groups }) {
+function samplingFigure({ error, sweeps, populations, groups }, one) {
   const total = groups.reduce((sum, [, count]) => sum + count, 0);
   const rows = groups.map(([group, count]) => [String(group), `${say((100 * count) / total, 2)}%`]);
   return titled("How many groups are there?", element("figure", {}, plainTable(["Groups", "Share of populations"], rows)),
-    `${populations.toLocaleString("en")} populations were drawn in ${sweeps.toLocaleString("en")} sweeps; each client's numbers are averages over all of them. Monte Carlo error of 95% of the estimates: below ${say(error, 2)} of a standard deviation.`);
+    `${populations.toLocaleString("en")} populations were drawn in ${sweeps.toLocaleString("en")} sweeps. Each ${one}'s numbers are averages over all of them. The Monte Carlo error of 95% of the estimates is below ${say(error, 2)} posterior standard deviations.`);
 }
 
-function calibrationFigure({ calibration, calibrated }) {
+function calibrationFigure({ calibration, calibrated, noun: [one, many] }) {
   const holder = element("div");
   const show = () => {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
@@ -145,37 +145,38 @@ function calibrationFigure({ calibration, calibrated }) {
     const figure = picture(240, (context, width, height) => {
       x = linear([0, 1], [MARGIN.left, width - MARGIN.right]);
       y = linear([0, Math.max(...counts, mean + half) * 1.1], [height - MARGIN.bottom, MARGIN.top]);
-      frame(context, x, y, { xlabel: `predicted probability of a lower ${calibrated[state["pit:parameter"]]}`, ylabel: "clients" });
+      frame(context, x, y, { xlabel: `predicted probability of a lower ${calibrated[state["pit:parameter"]]}`, ylabel: many });
       context.fillStyle = faded("muted", 0.22);
       context.fillRect(x.range[0], y(mean + half), x.range[1] - x.range[0], y(Math.max(mean - half, 0)) - y(mean + half));
       context.fillStyle = faded("after", 0.65);
       counts.forEach((n, i) => context.fillRect(x(i / bins) + 1, y(n), x(1 / bins) - x(0) - 2, y(0) - y(n)));
-    }, { label: "Calibration", hover: (px) => { const i = Math.floor(x.invert(px) * bins); return i < 0 || i >= bins ? null : [`${counts[i]} clients`, [`between ${say(i / bins)} and ${say((i + 1) / bins)}; ${say(mean, 3)} expected`]]; } });
+    }, { label: "Calibration", hover: (px) => { const i = Math.floor(x.invert(px) * bins); return i < 0 || i >= bins ? null : [`${counts[i]} ${many}`, [`between ${say(i / bins)} and ${say((i + 1) / bins)}; ${say(mean, 3)} expected`]]; } });
     holder.replaceChildren(figure);
     figure.redraw();
   };
   const select = choice("pit:parameter", "Parameter", calibrated, show);
   queueMicrotask(show);
   return element("div", {}, element("h3", {}, "Calibration"), calibrated.length > 1 ? element("div", { class: "controls" }, select) : null, holder,
-    element("figcaption", {}, "Where each client's own estimate falls in the distribution that population and noise predict for it (PIT). Flat within the grey band (90%) is as it should be; a hump says that noise is overstated, a valley that it is understated. The clients are those of the fit itself, which flatters it a little."));
+    element("figcaption", {}, `Where each ${one}'s own estimate falls in the distribution that the population and its noise predict for it (PIT). Bars should stay within the grey band in 90% of cases. A hump says that the noise is overstated, a valley that it is understated. The same ${many} were used for the fit, which makes it look a little too good.`));
 }
 
 function heldOutFigure(held, one) {
   const names = Object.keys(held.values), values = names.map((name) => held.values[name]), best = Math.min(...values);
   const figure = picture(44 * names.length + 50, (context, width, height) => {
-    const room = 100, kept = values.filter((v) => v <= 20 * best), top = Math.max(...kept);
+    const room = 130, kept = values.filter((v) => v <= 20 * best), top = Math.max(...kept);
     const x = linear([0, top * 1.08], [room, width - 90]);
     context.textBaseline = "middle";
+    const called = { local: `each ${one} alone`, pooled: "one model for all" };
     names.forEach((name, i) => {
       const y = 12 + 44 * i, long = values[i] > 20 * best;
       context.fillStyle = faded(name === "personalised" ? "after" : "own", 0.75);
       context.fillRect(room, y, x(long ? top * 1.08 : values[i]) - room, 26);
       context.fillStyle = colour("ink");
-      context.textAlign = "right"; context.fillText(name, room - 8, y + 13);
+      context.textAlign = "right"; context.fillText(fitted(context, called[name] || name, room - 12), room - 8, y + 13);
       context.textAlign = "left"; context.fillText(`${say(values[i], 5)}${long ? " (cut)" : ""}`, Math.min(x(long ? top * 1.08 : values[i]) + 6, width - 84), y + 13);
     });
     context.fillStyle = colour("muted"); context.textAlign = "left"; context.fillText(`${held.loss}: smaller is better`, room, height - 22);
   }, { label: "Held-out losses" });
-  figure.append(element("figcaption", {}, `${held.rows.toLocaleString("en")} test rows, predicted by each ${one}'s own fit (local), by one fit of all rows (pooled), and by the personalised coefficients.${held.new_clients ? ` ${held.new_clients} have test rows only: predicted by the population's mean.` : ""}`));
+  figure.append(element("figcaption", {}, `${held.rows.toLocaleString("en")} test rows, predicted by each ${one}'s own fit, by one fit of all rows, and by the personalised coefficients.${held.new_clients ? ` ${held.new_clients} have test rows only: predicted by the population's mean.` : ""}`));
   return figure;
 }

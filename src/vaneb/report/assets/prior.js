@@ -9,7 +9,7 @@ function priorSection(name, title, lead, view) {
   const controls = element("div", { class: "controls" });
   const rebuild = () => {
     const kind = state[`${name}:kind`];
-    const selects = ["x", "y", "z"].slice(0, kind + 1).map((axis, i) => choice(`${name}:${axis}${kind}`, axis, view.prior.axes, rebuild, principal >= 0 && kind > 0 ? principal + i : kind === 0 ? (view.opens ?? 0) : i));
+    const selects = ["x", "y", "z"].slice(0, kind + 1).map((axis, i) => choice(`${name}:${axis}${kind}`, kind ? axis : "Show", view.prior.axes, rebuild, principal >= 0 && kind > 0 ? principal + i : kind === 0 ? (view.opens ?? 0) : i));
     const chosen = ["x", "y", "z"].slice(0, kind + 1).map((axis) => state[`${name}:${axis}${kind}`]);
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
     const figure = [lineView, planeView, spaceView][kind](name, view, chosen);
@@ -31,12 +31,12 @@ function caption(view, kind, chosen) {
   const beyond = (values, k) => chosen.some((i) => { const v = values[i][k], [low, high] = rangeOf(view, i); return v != null && (v < low || v > high); });
   const outside = view.ids.filter((_, k) => beyond(view.own, k) || beyond(view.mean, k)).length;
   const missing = view.ids.filter((_, k) => chosen.some((i) => view.own[i][k] == null)).length;
-  const parts = [], below = view.ids.length ? " Below: each client's own estimate joined to its personalised one." : "";
-  if (kind === 0) parts.push(view.prior.curves ? "Line: how often each value is expected among new clients. Band: where 90% of the populations that the data allow put that line." + below : view.prior.spreads ? "Filled: density of the population." + below : "The population is a set of points (stems, by weight); the filled curve is what estimates of a typical client would look like: the points blurred by the median client's noise.");
-  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population, on average over what the data allow." : "Contours hold 50%, 80% and 95% of the estimates of a typical client: the atoms blurred by the median client's noise.");
+  const [one, many] = view.noun, parts = [], below = view.ids.length ? ` Below: each ${one}'s own estimate, joined to its personalised one.` : "";
+  if (kind === 0) parts.push(view.prior.curves ? `Line: how often each value is expected among new ${many}. Band: the line of 90% of the populations that the data allow lies in it.` + below : view.prior.spreads ? "Filled: density of the population." + below : `The population is a set of points (stems, by weight). The filled curve is what estimates of a typical ${one} would look like: the points, blurred by the median ${one}'s noise.`);
+  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population, on average over what the data allow." : `Contours hold 50%, 80% and 95% of the estimates of a typical ${one}: the atoms, blurred by the median ${one}'s noise.`);
   if (kind === 2) parts.push("Drag, or use the arrow keys, to rotate.");
-  if (outside) parts.push(`${outside.toLocaleString("en")} ${outside === 1 ? "client lies" : "clients lie"} outside the picture.`);
-  if (missing && !view.single) parts.push(`${missing.toLocaleString("en")} ${missing === 1 ? "client has" : "clients have"} no estimate of their own here.`);
+  if (outside) parts.push(`${outside.toLocaleString("en")} ${outside === 1 ? `${one} lies` : `${many} lie`} outside the picture.`);
+  if (missing && !view.single) parts.push(`${missing.toLocaleString("en")} ${missing === 1 ? `${one} has` : `${many} have`} no estimate of their own here.`);
   return parts.join(" ");
 }
 

@@ -54,6 +54,13 @@ function spaceView(name, view, axes) {
   return picture(540, draw, { hover, interact, label: `Population in ${axes.map((i) => prior.axes[i]).join(", ")}` });
 }
 
+// Text that is moved until the picture holds all of it.
+function inside(context, text, x, y) {
+  const wide = context.measureText(text).width, room = context.canvas.clientWidth - 2;
+  const before = { left: 0, start: 0, center: wide / 2, right: wide, end: wide }[context.textAlign];
+  context.fillText(text, Math.max(2 + before, Math.min(x, room - wide + before)), y);
+}
+
 function box(context, project, names, ranges) {
   context.strokeStyle = colour("line");
   context.fillStyle = colour("muted");
@@ -79,10 +86,10 @@ function box(context, project, names, ranges) {
     const side = Math.sign((a[0] + b[0]) / 2 - centre[0]) || 1;
     context.textAlign = side > 0 ? "left" : "right";
     const down = c === 2 ? 0 : 12;
-    context.fillText(fitted(context, name, 150), (a[0] + b[0]) / 2 + 12 * side, (a[1] + b[1]) / 2 + down);
+    inside(context, fitted(context, name, 150), (a[0] + b[0]) / 2 + 12 * side, (a[1] + b[1]) / 2 + down);
     context.save();
     context.font = "10px system-ui, sans-serif";
-    for (const [value, share] of [[ranges[c][0], 0.07], [ranges[c][1], 0.93]]) context.fillText(say(value, 2), a[0] + share * (b[0] - a[0]) + 6 * side, a[1] + share * (b[1] - a[1]) + down * 0.7);
+    for (const [value, share] of [[ranges[c][0], 0.07], [ranges[c][1], 0.93]]) inside(context, say(value, 2), a[0] + share * (b[0] - a[0]) + 6 * side, a[1] + share * (b[1] - a[1]) + down * 0.7);
     context.restore();
   });
 }

@@ -4,7 +4,7 @@ function studyPage(data) {
   const parts = data.notes.map((text) => element("p", { class: "note" }, text));
   if (data.curves) {
     const { prior, mean } = data.curves;
-    const view = { prior, own: mean.map((values) => values.map(() => null)), mean, ids: mean[0].map((_, k) => `client ${k + 1}`), noise: [0, 0, 0], describe: (k) => [mean.map((values) => say(values[k], 3)).join(", ")], words: ["", "clients drawn from it"], single: true };
+    const view = { prior, own: mean.map((values) => values.map(() => null)), mean, ids: mean[0].map((_, k) => `client ${k + 1}`), noise: [0, 0, 0], noun: ["client", "clients"], describe: (k) => [mean.map((values) => say(values[k], 3)).join(", ")], words: ["", "clients drawn from it"], single: true };
     parts.push(priorSection("curves", "Five curves in space", null, view));
   }
   const series = data.estimators.map((name) => ({ name, index: (data.scenarios[0].panels[0].rmse.find((s) => s.name === name) || {}).index }));

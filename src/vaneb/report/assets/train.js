@@ -26,7 +26,7 @@ function settingSections(setting) {
   const made = [
     section("Methods side by side", "Accuracy of each client's own network after the last round. Dot: mean over clients; bar: from the first to the ninth decile; small dots: clients; tick: mean of the worst tenth.",
       element("div", { class: "grid" }, ...setting.protocols.map((protocol) => titled(`Test labels: ${protocol.words}`, sideBySide(protocol))))),
-    section("Accuracy by round", curves ? "Rounds over all stages of a method. Click a name to switch it off." : "Methods were evaluated after their last round only; --evaluate-every shows the way there.",
+    section("Accuracy by round", curves ? "Rounds over all stages of a method. Click a name to switch it off." : "Methods were evaluated after their last round only. With --evaluate-every they are drawn here.",
       curves ? seriesLegend(all) : null,
       element("div", { class: "grid" }, ...(curves ? setting.protocols : []).map((protocol) => titled(`Test labels: ${protocol.name}`, lineChart({ series: protocol.rounds, xlabel: "round", ylabel: "accuracy (%)", unit: "%", whole: true, domainX: [0, 1.03 * Math.max(...all.flatMap((s) => s.points.map((p) => p[0])))], label: `Accuracy by round, ${protocol.name}` }))))),
     section("All numbers", null, numbersTable(setting), element("h3", { style: "margin-top:14px" }, "What was evaluated"),
@@ -84,8 +84,8 @@ function headsSection(heads) {
   const holder = element("div");
   const show = () => {
     const head = heads[state["heads:which"]];
-    const view = { prior: head.prior, own: head.own, mean: head.mean, ids: head.own[0].map((_, k) => `client ${k}`), noise: head.prior.axes.map(() => 0), describe: (k) => [`largest share of one atom ${percent(head.largest[k])}`], words: ["fine-tuned heads", "posterior means"] };
-    holder.replaceChildren(priorSection("heads", "The heads and their prior", `Heads of ${head.parameters.toLocaleString("en")} weights in their first principal components: ${head.title}. ${percent(head.largest.filter((v) => v > 0.99).length / head.largest.length)} of the clients belong to one atom all but surely.`, view));
+    const view = { prior: head.prior, own: head.own, mean: head.mean, ids: head.own[0].map((_, k) => `client ${k}`), noise: head.prior.axes.map(() => 0), noun: ["client", "clients"], describe: (k) => [`largest share of one atom ${percent(head.largest[k])}`], words: ["fine-tuned heads", "posterior means"] };
+    holder.replaceChildren(priorSection("heads", "The heads and their prior", `Heads of ${head.parameters.toLocaleString("en")} weights in their first principal components: ${head.title}. ${percent(head.largest.filter((v) => v > 0.99).length / head.largest.length)} of the clients almost surely belong to a single atom.`, view));
   };
   const select = choice("heads:which", "Heads of", heads.map((h) => h.title), show);
   show();

@@ -10,7 +10,7 @@ function whoSection(data, chosen) {
   const build = () => {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
     const p = state["clients:parameter"], inOrder = c.ids.length <= FOREST ? forest(data, p, chosen) : caterpillar(data, p, chosen);
-    const parts = [titled(`${c.parameters[p]}, in order`, inOrder, `Lines hold ${percent(data.level)}. Thin: from the own data alone; thick: personalised.`)];
+    const parts = [titled(`${c.parameters[p]}, in order`, inOrder, `Lines are ${percent(data.level)} intervals. Thin: from each ${data.noun[0]}'s own data alone. Thick: personalised.`)];
     if (data.funnels[p]) parts.push(funnelFigure(data, p, chosen));
     holder.replaceChildren(...parts);
     parts.forEach((part) => part.querySelectorAll("figure").forEach((figure) => figure.redraw && figure.redraw()));
@@ -140,5 +140,5 @@ function funnelFigure(data, p, chosen) {
       context.setLineDash([]);
     });
   }, { label: "Funnel plot", hover: (px, py) => { const k = nearest(spots, px, py, 14); return k < 0 ? null : [c.ids[k], describeClient(data, k)]; } });
-  return titled("Funnel plot", figure, `Own estimates around ${inUnit(c.percent[p], f.target)}, the average of all. Chance alone would leave 5% outside the solid limits and 0.2% outside the dashed ones; here it is ${f.outside[0].toLocaleString("en")} and ${f.outside[1].toLocaleString("en")} of ${count.toLocaleString("en")}.`);
+  return titled("Funnel plot", figure, `Own estimates around ${inUnit(c.percent[p], f.target)}, the average of all. If all were alike, chance would leave 5% outside the solid limits and 0.2% outside the dashed ones. Here, ${f.outside[0].toLocaleString("en")} and ${f.outside[1].toLocaleString("en")} of ${count.toLocaleString("en")} are outside.`);
 }

@@ -63,6 +63,34 @@ def test_a_client_with_fewer_rows_than_parameters() -> None:
     assert_allclose(gradient, np.stack(difference, axis=-1), atol=1e-6 * np.abs(gradient).max())
 
 
+def test_the_gradient_where_the_direction_without_information_turns() -> None:
+    """J = v v' with a v that depends on theta: the null space of J turns, and J^+ with it."""
+
+    class Turning(ConstantFull):
+        def precision(self, points: np.ndarray) -> np.ndarray:
+            v = self._direction(points)
+            return v[..., :, None] * v[..., None, :]
+
+        def precision_gradient(self, points: np.ndarray) -> np.ndarray:
+            v, dv = self._direction(points), np.zeros((*points.shape, D))
+            dv[..., 0, 0], dv[..., 1, 0] = -np.sin(points[..., 0]), np.cos(points[..., 0])
+            half = dv[..., :, None, :] * v[..., None, :, None]
+            return half + np.swapaxes(half, 2, 3)
+
+        def _direction(self, points: np.ndarray) -> np.ndarray:
+            angle = points[..., 0]
+            return np.stack([np.cos(angle), np.sin(angle), np.full_like(angle, 0.5)], axis=-1)
+
+    root = np.random.default_rng(12).normal(size=(D, D))
+    sandwich = SandwichCovariance(ConstantFull((root @ root.T + np.eye(D))[None]), Turning(np.eye(D)[None]))
+    step = 1e-5 * np.eye(D)
+    difference = [
+        (sandwich.precision(POINTS + step[i]) - sandwich.precision(POINTS - step[i])) / 2e-5 for i in range(D)
+    ]
+    gradient = sandwich.precision_gradient(POINTS)
+    assert_allclose(gradient, np.stack(difference, axis=-1), atol=1e-6 * np.abs(gradient).max())
+
+
 def test_scores_have_the_information_as_variance_when_the_model_is_right() -> None:
     rng = np.random.default_rng(11)
     rows = 0.5 * rng.normal(size=(100_000, D))

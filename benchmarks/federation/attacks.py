@@ -4,7 +4,8 @@
 
 The attacker has what a malicious server has, and more: it speaks to the keeper itself, as an app at the site
 that was made to run its code.  Every byte that leaves the keeper is kept and searched for the rows: for their
-numbers as eight bytes and as text, and for the names of patients.  Strangers at the door, and foreign apps on real nodes, are in ``tests/flower/live``.
+numbers as eight bytes and as text, and for the names of patients.  Strangers at the door, and foreign apps on
+real nodes, are in ``tests/flower/live``.
 """
 
 from __future__ import annotations

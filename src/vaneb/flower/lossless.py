@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import chi2
 
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
@@ -22,6 +23,9 @@ from vaneb.local.families import Family
 from vaneb.local.family import family_class
 from vaneb.population.options import QUICK
 
+#: A site's noise is not that of the others if its variance is so many times larger or smaller, and that is no
+#: chance; with fewer sites nobody knows whose is the usual one.
+ANOTHER_ORDER, RARE, FEWEST_SITES = 10.0, 1e-6, 3
 #: A first population, from clients that know nothing of each other, is too narrow.
 WIDER = 2.0
 
@@ -49,6 +53,10 @@ def fit_sums(
 
     A site that does not answer the second question is in the fit as its first answer has it.
     """
+    odd = dict[int, SiteSums]()
+    if settings.family == "gaussian" and not settings.dispersion > 0:
+        odd = with_usual_noise(sites)
+        sites = {**sites, **odd}
     everyone = stacked(list(sites.values()))
     columns = Columns.pooled(everyone.whole.n, everyone.mean, everyone.scale)
     family, known = _family(settings, everyone, columns)
@@ -69,7 +77,33 @@ def fit_sums(
     fit_population_of_sums(sums, structure, names, model)
     reached = np.abs(structure.basis[:, structure.varying]).max(axis=1, initial=0.0) > 0
     differs = tuple(name for name, flag in zip(names, reached, strict=True) if flag)
-    return SumsFit(structure.family.dispersion, len(expanded), differs, structure.notes)
+    notes = tuple(
+        f"{site.id}: its noise is of another order than that of most sites, and was not taken for everybody's"
+        for site in odd.values()
+    )
+    return SumsFit(structure.family.dispersion, len(expanded), differs, structure.notes + notes)
+
+
+def with_usual_noise(sites: Mapping[int, SiteSums]) -> dict[int, SiteSums]:
+    """Sites whose noise is of another order than that of most, as if theirs were the usual one.
+
+    All sites share one variance, so that one of them could make it anything for all.  Rows with more noise
+    have less weight; less noise than usual is not believed.
+    """
+    known = {node: site for node, site in sites.items() if site.freedom.sum() > 0}
+    freedom = np.array([site.freedom.sum() for site in known.values()])
+    squares = np.array([site.squares.sum() for site in known.values()])
+    usual = float(np.median(squares / chi2.median(freedom))) if len(known) >= FEWEST_SITES else 0.0
+    if not usual > 0:
+        return {}
+    chance = np.minimum(chi2.cdf(squares / usual, freedom), chi2.sf(squares / usual, freedom))
+    odd = {}
+    for node, ratio, rare in zip(known, squares / freedom / usual, chance < RARE, strict=True):
+        if rare and ratio > ANOTHER_ORDER:
+            odd[node] = known[node].weighed(1 / ratio)
+        elif rare and ratio < 1 / ANOTHER_ORDER:
+            odd[node] = known[node].with_squares(usual * known[node].freedom)
+    return odd
 
 
 def _family(settings: Settings, everyone: SiteSums, columns: Columns) -> tuple[Family, bool]:

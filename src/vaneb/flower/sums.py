@@ -14,7 +14,7 @@ first idea of the population, it is asked once more under that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -64,6 +64,19 @@ class SiteSums:
     @property
     def whole(self) -> LossSums:
         return self.parts[2] if len(self.parts) > 2 else self.parts[0].plus(self.parts[1])
+
+    def weighed(self, weight: float) -> Self:
+        """The same with rows of another weight."""
+        parts = tuple(
+            replace(p, loss=weight * p.loss, gradient=weight * p.gradient, hessian=weight * p.hessian)
+            for p in self.parts
+        )
+        return replace(self, parts=parts, squares=weight * self.squares)
+
+    def with_squares(self, squares: Array) -> Self:
+        """The same rows of least squares with other squared residuals of the clients' own fits, (W,)."""
+        first = replace(self.parts[0], loss=self.parts[0].loss + (squares - self.squares) / 2)
+        return replace(self, parts=(first, *self.parts[1:]), squares=squares)
 
     def to_wire(self) -> dict[str, Any]:
         both = self.parts

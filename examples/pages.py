@@ -157,6 +157,8 @@ def make(name: str, folder: Path) -> None:
     if page.data is not None:
         table = "run.csv" if page.data is run else f"{name}.csv"
         page.data(np.random.default_rng(7)).to_csv(folder / table, index=False)
+    if page.made:  # a run of before would be resumed, and the page would show less
+        shutil.rmtree((folder / page.made).parent, ignore_errors=True)
     if name == "train":
         (folder / "train.toml").write_text(TRAIN, encoding="utf-8")
     subprocess.run([sys.executable, "-m", "vaneb", *shlex.split(page.command)], cwd=folder, check=True)

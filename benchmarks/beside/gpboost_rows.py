@@ -2,13 +2,14 @@
 
     python benchmarks/beside/gpboost_rows.py draw ROWS [--real FOLDER]     # ten splits of each set
     python benchmarks/beside/gpboost_rows.py vaneb ROWS >> RESULTS         # where vaneb is installed
+    python benchmarks/beside/gpboost_rows.py forms ROWS >> RESULTS         # the same, bends written down
     python benchmarks/beside/gpboost_rows.py gpboost ROWS >> RESULTS       # where gpboost is installed
     python benchmarks/beside/gpboost_rows.py table RESULTS
 
 FOLDER holds hsb82.csv and contraception.csv (from the R package mlmRev); without it only simulated sets
 are drawn.  GPBoost runs twice: its linear mixed model, and trees whose number is chosen by 4-fold
 cross-validation.  Both get a random intercept and a random slope for the covariates of SLOPES.  vaneb gets
-a formula and nothing else.
+a formula and nothing else: all covariates, once as they are and once with the bends of FORMS written down.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,12 @@ import pandas as pd
 SPLITS = 10
 BINARY = {"contraception"}
 SLOPES = {"hsb82": ["cses"], "contraception": ["urban"], "two-groups": ["x"], "curve": ["x"]}
+
+#: What somebody would write who has looked at the data.
+FORMS = {
+    "contraception": "y ~ age + I(age ** 2) + urban",
+    "curve": "y ~ bs(x, df=6) + z + x:z + (1 + x | client)",
+}
 
 
 def two_groups(rng: np.random.Generator) -> pd.DataFrame:
@@ -59,10 +66,10 @@ def draw(folder: Path, real: Path | None) -> None:
             rows.to_csv(folder / f"{name}-{seed}.csv", index=False)
 
 
-def by_vaneb(train: pd.DataFrame, test: pd.DataFrame, name: str) -> np.ndarray:
+def by_vaneb(train: pd.DataFrame, test: pd.DataFrame, name: str, formula: str = "") -> np.ndarray:
     import vaneb
 
-    formula = "y ~ " + " + ".join(covariates(train))
+    formula = formula or "y ~ " + " + ".join(covariates(train))
     family = "binomial" if name in BINARY else "gaussian"
     fit = vaneb.grouped.fit_groups(train, client="client", formula=formula, family=family)
     return np.asarray(fit.predict(test))
@@ -112,9 +119,13 @@ def loss(y: np.ndarray, mean: np.ndarray, name: str) -> float:
     return float(-np.mean(y * np.log(mean) + (1 - y) * np.log1p(-mean)))
 
 
-def measure(folder: Path, methods: dict[str, Callable[..., np.ndarray]]) -> None:
+def measure(
+    folder: Path, methods: dict[str, Callable[..., np.ndarray]], only: Collection[str] = tuple(SLOPES)
+) -> None:
     for path in sorted(folder.glob("*.csv")):
         name, _, seed = path.stem.rpartition("-")
+        if name not in only:
+            continue
         rows = pd.read_csv(path)
         train, test = rows[rows.test == 0].drop(columns="test"), rows[rows.test == 1].drop(columns="test")
         for method, predict in methods.items():
@@ -137,10 +148,16 @@ def table(results: Path) -> None:
     for name, part in losses.groupby(level="set"):
         cells = [f"{part.vaneb.mean():.5g}"]
         for other in others:
+            if part[other].isna().all():
+                cells.append("")
+                continue
             over = (part[other] / part.vaneb - 1) * 100
             error = over.std(ddof=1) / np.sqrt(len(over))
             cells.append(f"{part[other].mean():.5g} ({over.mean():+.2f} ± {error:.2f}%)")
-        cells += [f"{seconds[name, method]:.2g}" for method in ("vaneb", *others)]
+        cells += [
+            f"{seconds[name, method]:.2g}" if (name, method) in seconds else ""
+            for method in ("vaneb", *others)
+        ]
         sys.stdout.write(f"| {name} | {' | '.join(cells)} |\n")
 
 
@@ -148,7 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("draw", "vaneb", "gpboost", "table"))
+    parser.add_argument("what", choices=("draw", "vaneb", "forms", "gpboost", "table"))
     parser.add_argument("where", type=Path)
     parser.add_argument("--real", type=Path)
     asked = parser.parse_args()
@@ -156,6 +173,9 @@ def main() -> None:
         draw(asked.where, asked.real)
     elif asked.what == "vaneb":
         measure(asked.where, {"vaneb": by_vaneb})
+    elif asked.what == "forms":
+        written = lambda train, test, name: by_vaneb(train, test, name, FORMS[name])  # noqa: E731
+        measure(asked.where, {"vaneb with bends": written}, FORMS)
     elif asked.what == "gpboost":
         kinds = {"GPBoost linear": False, "GPBoost trees": True}
         measure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from browser import has_ink, opened, overflow
 from vaneb import VANEB, Prior, Reports
 from vaneb.cli import app
+from vaneb.covariance import by_name
 from vaneb.report import fit_content, write_page
 from vaneb.tables import write_reports
 
@@ -265,13 +267,30 @@ def test_no_cell_is_cut_off_on_a_desk_where_clients_are_many(driver, tmp_path):
     page = tmp_path / "page.html"
     write_page(page, fit_content(model, model.personalize(table), table, client="store"))
     assert opened(driver, page) == []
-    cells = driver.execute_script(
+    assert cut_off(driver) == []
+    assert column(driver, "own")[0].count(".") == 3  # the same decimals for an estimate and its interval
+    driver.execute_script("document.querySelector(arguments[0]).click()", "[data-column=after]")
+    assert column(driver, "rank")[0].count(",") == 3
+
+
+def test_rates_and_their_intervals_are_not_cut_off(driver, tmp_path):
+    rng = np.random.default_rng(2)
+    cases = rng.integers(60, 2_000, 60)
+    table = Reports(
+        rng.binomial(cases, 0.12)[:, None] / cases[:, None], n=cases, covariance=by_name("binomial", 1, 60)
+    )
+    model = VANEB.from_prior(Prior([[0.12]], [1.0], [[0.0004]]))
+    page = tmp_path / "page.html"
+    write_page(page, fit_content(model, model.personalize(table), table, client="hospital"))
+    assert opened(driver, page) == []
+    assert cut_off(driver) == []
+    assert re.fullmatch(r"\d+\.\d% \(\d+\.\d% to \d+\.\d%\)", column(driver, "after")[0])
+
+
+def cut_off(driver) -> list[str]:
+    return driver.execute_script(
         """
         return [...document.querySelectorAll(".table .cell")]
             .filter((cell) => cell.scrollWidth > cell.clientWidth + 1).map((cell) => cell.textContent);
         """
     )
-    assert cells == []
-    assert column(driver, "own")[0].count(".") == 3  # the same decimals for an estimate and its interval
-    driver.execute_script("document.querySelector(arguments[0]).click()", "[data-column=after]")
-    assert column(driver, "rank")[0].count(",") == 3

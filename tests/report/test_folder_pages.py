@@ -97,6 +97,16 @@ def test_they_open_without_a_complaint_or_a_request_and_draw(driver, tmp_path, k
     assert opened(driver, page) == []
     assert has_ink(driver, "figure > canvas")
     assert overflow(driver, 360) == 0
+    phone = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    cut = driver.execute_script(
+        """
+        return [...document.querySelectorAll(".plain")]
+            .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent);
+        """
+    )
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert cut == []
 
 
 def test_names_switch_lines_off(driver, tmp_path):

@@ -16,8 +16,8 @@ function clientsSection(data, chosen) {
   const columns = [
     { name: "client", title: one[0].toUpperCase() + one.slice(1), width: "minmax(110px, 1fr)", left: true, value: (k) => c.ids[k], cell: (k) => c.ids[k] },
     c.n ? { name: "n", title: "n", width: "72px", value: (k) => c.n[k], cell: (k) => say(c.n[k]) } : null,
-    { name: "own", title: "Own estimate", width: "minmax(190px, 1fr)", value: own, cell: (k) => interval(own(k), of("own_lower", k), of("own_upper", k)) },
-    { name: "after", title: "Personalised", width: "minmax(190px, 1fr)", value: after, cell: (k) => interval(after(k), of("lower", k), of("upper", k)) },
+    { name: "own", title: "Own estimate", width: "minmax(196px, 1fr)", value: own, cell: (k) => interval(own(k), of("own_lower", k), of("own_upper", k)) },
+    { name: "after", title: "Personalised", width: "minmax(196px, 1fr)", value: after, cell: (k) => interval(after(k), of("lower", k), of("upper", k)) },
     { name: "picture", title: "Before and after", width: "minmax(120px, 1.2fr)", value: (k) => (own(k) == null ? -1 : Math.abs(after(k) - own(k))), cell: (k) => small(k) },
     { name: "rank", title: "Rank", width: count > 999 ? "164px" : "118px", value: (k) => -of("rank", k), cell: (k) => [say(Math.round(of("rank", k))), " ", element("small", {}, `(${say(of("rank_lower", k))} to ${say(of("rank_upper", k))})`)] },
     { name: "differs", title: "Differs", width: "84px", left: true, value: (k) => of("differs", k), cell: (k) => (differs(k) ? [element("span", { style: `color:var(--${differHue(of("differs", k))})` }, differs(k))] : "") },

@@ -48,11 +48,11 @@ const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(val
 // Numbers of a quantity: plain, or a rate in percent.
 const inUnit = (isPercent, value, digits = 3) => (value == null ? "–" : isPercent ? `${say(100 * value, digits)}%` : say(value, digits));
 
-// Decimals with which the typical interval of a quantity has two or three digits.
+// Decimals with which the typical interval of a quantity has two digits or a little more.
 function decimalsOf(clients, p) {
   const widths = clients.mean[p].map((_, k) => clients.upper[p][k] - clients.lower[p][k]).filter((width) => width > 0).sort((a, b) => a - b);
   const typical = (clients.percent[p] ? 100 : 1) * (widths[widths.length >> 1] || 1);
-  return Math.max(0, Math.min(6, Math.ceil(1.6 - Math.log10(typical))));
+  return Math.max(0, Math.min(6, Math.ceil(1.3 - Math.log10(typical))));
 }
 
 // As inUnit, with the same decimals for all clients.
@@ -116,7 +116,8 @@ function bold(text) {
 }
 
 function plainTable(head, rows, mark = () => "") {
-  return element("div", { class: "plain" }, element("table", {},
+  // On a phone rows of many columns are cards.
+  return element("div", { class: "plain" }, element("table", { class: head.length > 4 ? "wide" : "" },
     element("thead", {}, element("tr", {}, ...head.map((text) => element("th", {}, text)))),
-    element("tbody", {}, ...rows.map((row, i) => element("tr", {}, ...row.map((text, j) => element("td", { class: mark(i, j) }, text)))))));
+    element("tbody", {}, ...rows.map((row, i) => element("tr", {}, ...row.map((text, j) => element("td", { class: mark(i, j), "data-title": head[j] }, text)))))));
 }

@@ -10,7 +10,7 @@ function studyPage(data) {
   const series = data.estimators.map((name) => ({ name, index: (data.scenarios[0].panels[0].rmse.find((s) => s.name === name) || {}).index }));
   data.scenarios.forEach((scenario, i) => parts.push(section(
     `Scenario: ${scenario.name}`,
-    i ? null : "Root mean squared error over clients, mean over replicates with one standard error; below it, how many parameters the 90% intervals hold. Click a name to switch it off.",
+    i ? null : "Above: root mean squared error over clients, averaged over replicates, with one standard error. Below: the share of parameters that the 90% intervals contain. Click a name to switch it off.",
     seriesLegend(series),
     element("div", { class: "grid" }, ...scenario.panels.map((panel) => sweepFigure(panel))),
   )));

@@ -11,7 +11,10 @@ import torch
 from vaneb.fl.methods import METHODS
 
 HERE = Path(__file__).resolve().parent
-STEP, TWIN = "vaneb_glm", "twin_la_smooth"
+GLM = ("vaneb_glm", "vaneb_glm_groups")
+TWIN = "twin_la_smooth"
+#: The best control of oracle.py.
+CONTROL = "mean of heads, 5 rounds, own share"
 OTHERS = (TWIN, "fedavg_prior", "mean_heads", "fedavg_ft_adjusted", "vaneb_la_smooth", "fedavg_ft")
 PROTOCOLS = ("balanced", "matched")
 Row = dict[str, str]
@@ -45,12 +48,11 @@ def setting_tables(values: Values, data: str, setting: str) -> list[str]:
         for protocol in PROTOCOLS
         if (data, setting, method, protocol) in values
     }
-    seeds = len(found[STEP, "balanced"])
     lines = [
-        f"## {data}, {setting}: {seeds} seeds",
+        f"## {data}, {setting}",
         "",
-        "| method | balanced | worst tenth | hurt | ECE | matched | worst tenth | hurt | ECE |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| method | seeds | balanced | worst tenth | hurt | ECE | matched | worst tenth | hurt | ECE |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for method in sorted({m for m, _ in found}, key=lambda m: -mean(found[m, "balanced"], "accuracy")):
         cells = [
@@ -58,32 +60,46 @@ def setting_tables(values: Values, data: str, setting: str) -> list[str]:
             for protocol in PROTOCOLS
             for column in ("accuracy", "worst_tenth", "hurt", "ece")
         ]
-        lines.append(f"| {METHODS[method][0]} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "VANEB-GLM less the other, paired by seed:",
-        "",
-        "| other | balanced | | matched | |",
-        "|---|---:|---|---:|---|",
-    ]
-    for other in OTHERS:
-        cells = []
-        for protocol in PROTOCOLS:
-            gain, error = paired(found[STEP, protocol], found[other, protocol])
-            cells += [f"{gain:+.2f} ± {error:.2f}", verdict(gain, error)]
-        lines.append(f"| {METHODS[other][0]} | {' | '.join(cells)} |")
-    return [*lines, ""]
+        lines.append(f"| {METHODS[method][0]} | {len(found[method, 'balanced'])} | {' | '.join(cells)} |")
+    for step in GLM:
+        lines += [
+            "",
+            f"{METHODS[step][0]} less the other, paired by seed:",
+            "",
+            "| other | balanced | | matched | |",
+            "|---|---:|---|---:|---|",
+        ]
+        for other in OTHERS:
+            cells = []
+            for protocol in PROTOCOLS:
+                gain, error = paired(found[step, protocol], found[other, protocol])
+                cells += [f"{gain:+.2f} ± {error:.2f}", verdict(gain, error)]
+            lines.append(f"| {METHODS[other][0]} | {' | '.join(cells)} |")
+    pairs = [paired(found["vaneb_la_smooth", protocol], found[TWIN, protocol]) for protocol in PROTOCOLS]
+    words = ", ".join(
+        f"{gain:+.2f} ± {error:.2f} {protocol}"
+        for (gain, error), protocol in zip(pairs, PROTOCOLS, strict=True)
+    )
+    return [*lines, "", f"VANEB-LA (smooth) less its twin: {words}.", ""]
 
 
 def oracle_table(rows: list[Row]) -> list[str]:
-    """What oracle.py found: an oracle that knows the groups, a single Gaussian, and means of heads."""
-    lines = ["| setting | method | seeds | balanced | matched |", "|---|---|---:|---:|---:|"]
-    for setting in dict.fromkeys(row["setting"] for row in rows):
-        here = [row for row in rows if row["setting"] == setting]
-        for method in dict.fromkeys(row["method"] for row in here):
-            mine = [row for row in here if row["method"] == method]
-            cells = [f"{np.mean([float(row[p]) for row in mine]):.2f}" for p in PROTOCOLS]
-            lines.append(f"| {setting} | {method} | {len(mine)} | {' | '.join(cells)} |")
+    """What oracle.py found, and its difference from five rounds of means, paired by seed."""
+    lines = [
+        "| setting | method | balanced | difference | matched | difference |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    found: dict[tuple[str, str], dict[str, dict[int, Row]]] = {}
+    for row in rows:
+        for protocol in PROTOCOLS:
+            mine = found.setdefault((row["setting"], row["method"]), {}).setdefault(protocol, {})
+            mine[int(row["seed"])] = {"accuracy": row[protocol]}
+    for (setting, method), values in found.items():
+        cells = []
+        for protocol in PROTOCOLS:
+            gain, error = paired(values[protocol], found[setting, CONTROL][protocol])
+            cells += [f"{mean(values[protocol], 'accuracy'):.2f}", f"{gain:+.2f} ± {error:.2f}"]
+        lines.append(f"| {setting} | {method} | {' | '.join(cells)} |")
     return lines
 
 

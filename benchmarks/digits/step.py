@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from page import OTHERS, STEP, render
+from page import GLM, OTHERS, render
 from run import DATA
 
 from vaneb.fl import load_personal
@@ -31,7 +31,7 @@ from vaneb.fl.network import FORWARD_BATCH
 
 HERE = Path(__file__).resolve().parent
 FILE = HERE / "step.csv"
-METHOD_NAMES = ("fedavg", *OTHERS, STEP)
+METHOD_NAMES = ("fedavg", *OTHERS, *GLM)
 COLUMNS = ("data", "setting", "seed", "method", "protocol", "accuracy", "worst_tenth", "hurt", "ece", "code")
 #: Bins of the expected calibration error.
 BINS = 15

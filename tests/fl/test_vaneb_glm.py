@@ -81,7 +81,7 @@ def test_a_single_group_is_em_for_one_gaussian():
     """After a round the mean is that of the clients' modes."""
     network = tiny_network()
     clients = [client(k, 12) for k in range(4)]
-    algorithm, state = start("vaneb_glm", network, groups=1, starts=1, spread=0.1)
+    algorithm, state = start("vaneb_glm", network, groups=1, spread=0.1)
     before = head_matrix(network, state.params).double()
     after, _, _, _ = rounds(algorithm, state, clients, 1)
     load_params(network, state.params)

@@ -121,8 +121,8 @@ def _mean_heads(rounds: int) -> Recipe:
     return recipe
 
 
-def _vaneb_glm(config: Config) -> tuple[Stage, ...]:
-    return _federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0)
+def _vaneb_glm(groups: int) -> Recipe:
+    return lambda config: (_federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0, {"groups": groups}))
 
 
 def _vaneb_head(rule: str) -> Recipe:
@@ -178,7 +178,8 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     "vaneb_la_direct": ("VANEB-LA (direct)", _after_fedavg("vaneb_la", "direct")),
     "vaneb_la_coordinate": ("VANEB-LA (coordinate)", _after_fedavg("vaneb_la", "coordinate")),
     "vaneb_la_smooth": ("VANEB-LA (smooth)", _vaneb_la_smooth),
-    "vaneb_glm": ("VANEB-GLM", _vaneb_glm),
+    "vaneb_glm": ("VANEB-GLM", _vaneb_glm(groups=1)),
+    "vaneb_glm_groups": ("VANEB-GLM (groups)", _vaneb_glm(groups=3)),
     "vaneb_full_direct": ("VANEB-Full (direct)", _vaneb_full("direct")),
     "vaneb_full_coordinate": ("VANEB-Full (coordinate)", _vaneb_full("coordinate")),
 }

@@ -37,13 +37,13 @@ STEPS, MOST_STEPS, ENOUGH = 3, 20, 1e-3
 SEARCH, OWN_SPREAD = 4, 1.0
 
 
-def vaneb_glm(network: Network, *, groups: int = 3, starts: int = 5, spread: float = 0.05) -> Algorithm:
+def vaneb_glm(network: Network, *, groups: int = 1, starts: int = 5, spread: float = 0.05) -> Algorithm:
     """EM for weights and means, one step a round; starts from a FedAvg network, whose body stays as it is.
 
     Parameters
     ----------
     groups : of the population, at most; one is a single Gaussian.
-    starts : of EM; one is enough for a single group.
+    starts : of EM, if there are several groups.
     spread : tau^2.
     """
     check_positive(spread=spread)

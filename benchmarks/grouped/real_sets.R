@@ -1,14 +1,18 @@
-# Rscript real_sets.R FOLDER: grouped data from R packages as CSV files with columns client, y, covariates, test.
-# Half of the rows, drawn with set.seed(1), are test rows.
+# Rscript real_sets.R FOLDER [EXTRA]: grouped data from R packages as CSV files with columns client, y, covariates,
+# test1, test2, test3.  Half of the rows, drawn with set.seed(1), (2) and (3), are test rows.
+# EXTRA holds COUNT/medpar.csv, COUNT/azpro.csv, COUNT/rwm5yr.csv and HLMdiag/radon.csv: data of R packages, as CSV files.
 suppressPackageStartupMessages({library(lme4); library(mlmRev); library(nlme)})
 out <- commandArgs(trailingOnly = TRUE)[1]
+extra <- commandArgs(trailingOnly = TRUE)[2]
 dir.create(out, showWarnings = FALSE, recursive = TRUE)
 put <- function(name, data, client, covariates, y) {
   data <- as.data.frame(data)
-  set.seed(1)
   rows <- data.frame(client = as.character(data[[client]]), y = data[[y]])
   for (c in covariates) rows[[c]] <- if (is.factor(data[[c]])) as.character(data[[c]]) else data[[c]]
-  rows$test <- as.integer(runif(nrow(rows)) < 0.5)
+  for (split in 1:3) {
+    set.seed(split)
+    rows[[paste0("test", split)]] <- as.integer(runif(nrow(rows)) < 0.5)
+  }
   write.csv(rows, file.path(out, paste0(name, ".csv")), row.names = FALSE)
 }
 put("sleepstudy", sleepstudy, "Subject", "Days", "Reaction")
@@ -54,3 +58,16 @@ put("socatt", Socatt, "respond", c("year", "class"), "numpos")
 put("bodyweight", BodyWeight, "Rat", c("Time", "Diet"), "weight")
 put("grunfeld", Grunfeld, "firm", c("value", "capital"), "inv")
 put("cigar", transform(Cigar, ls = log(sales), lp = log(price), ln = log(ndi)), "state", c("lp", "ln"), "ls")
+put("hsb82", Hsb82, "school", "cses", "mAch")
+put("contraception", transform(Contraception, u = as.integer(use == "Y")), "district", c("age", "urban"), "u")
+put("arabidopsis", Arabidopsis, "gen", c("nutrient", "amd", "status"), "total.fruits")
+if (!is.na(extra)) {
+  get <- function(name) read.csv(file.path(extra, paste0(name, ".csv")))
+  put("radon", get("HLMdiag/radon"), "county", c("basement", "uranium"), "log.radon")
+  put("medpar", get("COUNT/medpar"), "provnum", c("white", "hmo", "type"), "los")
+  put("azpro", get("COUNT/azpro"), "hospital", c("procedure", "sex", "admit", "age75"), "los")
+  set.seed(5)
+  visits <- get("COUNT/rwm5yr")
+  visits <- visits[visits$id %in% sample(unique(visits$id), 2000), ]
+  put("rwm", transform(visits, age = (age - 40) / 10), "id", c("age", "outwork", "female"), "docvis")
+}

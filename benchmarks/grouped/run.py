@@ -1,13 +1,14 @@
-"""Held-out loss of ``vaneb run`` beside R's lme4 on grouped data.
+"""Held-out loss of ``vaneb run`` beside R's lme4 and glmmTMB on grouped data.
 
-    python benchmarks/grouped/run.py --replicates 3 -o benchmarks/grouped/results.csv [--data FOLDER]
-    python benchmarks/grouped/run.py --blind -o benchmarks/grouped/blind.csv [--real FOLDER] [--only NAME ...]
+    Rscript benchmarks/grouped/real_sets.R REAL [EXTRA]
+    python benchmarks/grouped/run.py --real REAL -o benchmarks/grouped/results.csv
+    python benchmarks/grouped/run.py --simulated --replicates 3 -o simulated.csv
 
-The first runs ``sets.py`` and, from ``--data``, hsb82.csv and contraception.csv (columns client, y,
-covariates, test); ``--blind`` runs ``blind_sets.py`` instead, and ``--real`` what real_sets.R wrote.
-lme4 gets random slopes for all covariates, and then a random intercept only.  Needs Rscript with lme4.
-``--cache FOLDER`` keeps lme4's answers and uses them again; ``--lme4-only`` does nothing else.
-Seconds: ours of processor time (a busy machine does not matter), lme4's elapsed.
+``--real``: what real_sets.R wrote, three splits of each set.  ``--given FOLDER``: hsb82.csv and
+contraception.csv with a column ``test``.  ``--simulated``: ``sets.py`` and ``blind_sets.py``.  The rivals get
+random slopes for all covariates, and then a random intercept only.  Needs Rscript with lme4 and glmmTMB.
+``--cache FOLDER`` keeps the rivals' answers and uses them again; ``--rivals-only`` does nothing else.  Rows
+that the output has already are kept.  Seconds are of processor time, of a second fit in the same process.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from vaneb.grouped import fit_groups
 HERE = Path(__file__).parent
 #: Replicates are counted from here: the rule that chooses the population was set on 0 and 1.
 FIRST_SEED = 10
-REAL = {"hsb82": ("cses", "gaussian"), "contraception": ("age + urban", "binomial")}
-PACKAGES = {
+GIVEN = {"hsb82": ("cses", "gaussian"), "contraception": ("age + urban", "binomial")}
+REAL = GIVEN | {
     "sleepstudy": ("Days", "gaussian"),
     "machines": ("Machine", "gaussian"),
     "verbagg": ("Anger + Gender + btype + situ", "binomial"),
@@ -63,108 +64,136 @@ PACKAGES = {
     "bodyweight": ("Time", "gaussian"),
     "grunfeld": ("value + capital", "gaussian"),
     "cigar": ("lp + ln", "gaussian"),
+    "arabidopsis": ("nutrient + amd + status", "poisson"),
+    "radon": ("basement + uranium", "gaussian"),
+    "medpar": ("white + hmo + type", "poisson"),
+    "azpro": ("procedure + sex + admit + age75", "poisson"),
+    "rwm": ("age + outwork + female", "poisson"),
 }
-COLUMNS = ("set", "seed", "slopes", "intercept", "local", "pooled", "personalised", "over_slopes_percent")
-COLUMNS += ("over_intercept_percent", "atoms", "seconds", "lme4_seconds")
+COLUMNS = ("set", "split", "slopes", "intercept", "local", "pooled", "personalised", "over_best_percent")
+COLUMNS += ("over_intercept_percent", "over_pooled_percent", "seconds", "slopes_seconds", "intercept_seconds")
 
 
 class Case(NamedTuple):
     name: str
-    seed: int
+    split: str
     path: Path
+    test: str
+    """Column that marks rows to be predicted."""
     right: str
     """Right-hand side of the formula."""
     family: str
 
 
-def lme4(case: Case, cache: Path | None) -> tuple[float, float, float]:
-    """Held-out loss with random slopes, and with a random intercept; seconds of the first fit."""
+class Rival(NamedTuple):
+    loss: float
+    seconds: float
+
+
+def rivals(case: Case, cache: Path | None) -> tuple[Rival, Rival]:
+    """With random slopes for all covariates, and with a random intercept."""
     random = [f"(1 + {case.right} | client)", "(1 | client)"]
-    command = ["Rscript", str(HERE / "lme4.R"), str(case.path), f"y ~ {case.right}", case.family, *random]
-    kept = None if cache is None else cache / f"{case.name}-{case.seed}.txt"
+    kept = None if cache is None else cache / f"{case.name}-{case.split}.txt"
     if kept is not None and kept.is_file():
         answer = kept.read_text()
     else:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        command = [
+            "Rscript",
+            str(HERE / "rivals.R"),
+            str(case.path),
+            case.test,
+            f"y ~ {case.right}",
+            case.family,
+        ]
+        answer = subprocess.run([*command, *random], capture_output=True, text=True, check=True).stdout
         if kept is not None:
             kept.write_text(answer)
-    slopes, intercept = (line.split(",") for line in answer.strip().splitlines())
-    return float(slopes[0]), float(intercept[0]), float(slopes[1])
+    slopes, intercept = (Rival(*map(float, line.split(",")[:2])) for line in answer.strip().splitlines())
+    return slopes, intercept
 
 
-def compare(case: Case, likelihood: str, cache: Path | None) -> dict[str, object]:
-    slopes, intercept, their_seconds = lme4(case, cache)
-    begin = time.process_time()
-    fit = fit_groups(
-        pd.read_csv(case.path),
-        client="client",
-        formula=f"y ~ {case.right}",
-        family=case.family,
-        test_column="test",
-        likelihood=likelihood,
-    )
-    seconds = time.process_time() - begin
+def compare(case: Case, cache: Path | None) -> dict[str, object]:
+    slopes, intercept = rivals(case, cache)
+    frame = pd.read_csv(case.path)
+    factors = [c for c in frame if c not in ("client", "y") and not pd.api.types.is_numeric_dtype(frame[c])]
+    for _ in range(2):
+        begin = time.process_time()
+        fit = fit_groups(
+            frame, client="client", formula=f"y ~ {case.right}", family=case.family, test_column=case.test,
+            factors=factors,
+        )  # fmt: skip
+        seconds = time.process_time() - begin
     assert fit.held_out is not None
     ours = fit.held_out.values
-    row: dict[str, object] = {"set": case.name, "seed": case.seed, "slopes": f"{slopes:.6g}"}
-    row |= {"intercept": f"{intercept:.6g}"} | {method: f"{value:.6g}" for method, value in ours.items()}
+    against = {
+        "best": np.nanmin([slopes.loss, intercept.loss]),
+        "intercept": intercept.loss,
+        "pooled": ours["pooled"],
+    }
+    row: dict[str, object] = {"set": case.name, "split": case.split, "slopes": f"{slopes.loss:.6g}"}
+    row |= {"intercept": f"{intercept.loss:.6g}"} | {method: f"{value:.6g}" for method, value in ours.items()}
     row |= {
         f"over_{name}_percent": f"{100 * (ours['personalised'] / theirs - 1):+.3f}"
-        for name, theirs in (("slopes", slopes), ("intercept", intercept))
+        for name, theirs in against.items()
     }
-    return row | {
-        "atoms": len(fit.prior.weights),
-        "seconds": f"{seconds:.1f}",
-        "lme4_seconds": f"{their_seconds:.1f}",
-    }
+    row |= {"slopes_seconds": f"{slopes.seconds:.2f}", "intercept_seconds": f"{intercept.seconds:.2f}"}
+    return row | {"seconds": f"{seconds:.3f}"}
 
 
 def cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
-    for given, known in ((options.data, REAL), (options.real, PACKAGES)):
-        for name, (right, family) in known.items() if given is not None else ():
-            if not options.only or name in options.only:
-                yield Case(name, 0, given / f"{name}.csv", right, family)
-    simulated = (
-        [(name, *one) for name, one in blind_sets.SETS.items()]
-        if options.blind
-        else [(one.name, one.make, one.formula.partition("~")[2].strip(), one.family) for one in SETS]
-    )
-    for i, (name, make, right, family) in enumerate(simulated):
-        if options.only and name not in options.only:
-            continue
-        for seed in range(FIRST_SEED, FIRST_SEED + options.replicates):
-            path = folder / f"{name}.csv"
-            make(np.random.default_rng([seed, i])).to_csv(path, index=False)
-            yield Case(name, seed, path, right, family)
+    def wanted(name: str) -> bool:
+        return not options.only or name in options.only
+
+    for name, model in GIVEN.items() if options.given else ():
+        if wanted(name):
+            yield Case(name, "given", options.given / f"{name}.csv", "test", *model)
+    for name, model in REAL.items() if options.real else ():
+        path = options.real / f"{name}.csv"
+        for split in options.splits if wanted(name) and path.is_file() else ():
+            yield Case(name, split, path, f"test{split}", *model)
+    simulated = [(one.name, one.make, one.formula.partition("~")[2].strip(), one.family) for one in SETS]
+    for group in (simulated, [(name, *one) for name, one in blind_sets.SETS.items()]):
+        for i, (name, make, right, family) in enumerate(group if options.simulated else ()):
+            for seed in range(FIRST_SEED, FIRST_SEED + options.replicates) if wanted(name) else ():
+                path = folder / f"{name}.csv"
+                make(np.random.default_rng([seed, i])).to_csv(path, index=False)
+                yield Case(name, f"seed {seed}", path, "test", right, family)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--replicates", type=int, default=1)
-    parser.add_argument("--data", type=Path)
     parser.add_argument("--real", type=Path)
-    parser.add_argument("--blind", action="store_true")
+    parser.add_argument("--given", type=Path)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--replicates", type=int, default=1)
+    parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
     parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--likelihood", default="exact", choices=("exact", "gaussian"))
     parser.add_argument("--cache", type=Path)
-    parser.add_argument("--lme4-only", action="store_true")
+    parser.add_argument("--rivals-only", action="store_true")
     parser.add_argument("-o", "--out", type=Path, default=HERE / "results.csv")
     options = parser.parse_args()
     if options.cache is not None:
         options.cache.mkdir(parents=True, exist_ok=True)
-    if options.lme4_only:
-        with tempfile.TemporaryDirectory() as folder:
-            for case in cases(options, Path(folder)):
-                print(case.name, case.seed, *lme4(case, options.cache), flush=True)
-        return
-    with options.out.open("w", newline="") as file, tempfile.TemporaryDirectory() as folder:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for case in cases(options, Path(folder)):
-            row = compare(case, options.likelihood, options.cache)
-            writer.writerow(row)
-            file.flush()
-            print(*row.values(), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = cases(options, Path(folder))
+        if options.rivals_only:
+            for case in found:
+                print(case.name, case.split, *rivals(case, options.cache), flush=True)
+            return
+        done = set()
+        if options.out.is_file():
+            with options.out.open(newline="") as file:
+                done = {(row["set"], row["split"]) for row in csv.DictReader(file)}
+        with options.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if not done:
+                writer.writeheader()
+            for case in found:
+                if (case.name, case.split) not in done:
+                    row = compare(case, options.cache)
+                    writer.writerow(row)
+                    file.flush()
+                    print(*row.values(), flush=True)
 
 
 if __name__ == "__main__":

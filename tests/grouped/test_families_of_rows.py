@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups, load
 from vaneb.grouped.client_reports import code_rows, report_rows
-from vaneb.grouped.models import scatter_note
 from vaneb.local import families
 from vaneb.local.family import family_class
 from vaneb.local.fit import fit_clients
@@ -94,7 +93,7 @@ def test_scatter_of_counts_is_estimated_and_said() -> None:
     data = frame(n_clients=40)
     fit = fit_groups(data, client="g", formula="wild ~ x", family="negative-binomial")
     assert fit.local.family.parameter == pytest.approx(0.5, rel=0.35)
-    assert fit.notes == ()
+    assert not any("scatter" in note for note in fit.notes)
     poisson = fit_groups(data, client="g", formula="wild ~ x", family="poisson")
     assert any(
         "scatter more than Poisson's" in note and "negative-binomial" in note for note in poisson.notes
@@ -118,19 +117,33 @@ GLMMTMB_ALPHA = 0.942777
 def test_ordinary_counts_are_not_accused(seed: int) -> None:
     data = frame(n_clients=20, size=8, seed=seed)
     for family, formula in (("poisson", "count ~ x"), ("binomial", "won | trials ~ x")):
-        coded = code_rows(data, client="g", formula=formula, family=family)
-        assert scatter_note(coded.rows, coded.family, fit_clients(coded.rows, coded.family)) == ""
+        fit = fit_groups(data, client="g", formula=formula, family=family)
+        assert fit.local.family.dispersion == 1
+        assert not any("scatter" in note for note in fit.notes)
 
 
 def test_successes_with_too_much_scatter_are_noticed() -> None:
     data, rng = frame(), np.random.default_rng(1)
     data["trials"] = 40
     data["won"] = rng.binomial(40, rng.beta(2, 2, len(data)))
-    coded = code_rows(data, client="g", formula="won | trials ~ x", family="binomial")
-    note = scatter_note(coded.rows, coded.family, fit_clients(coded.rows, coded.family))
-    assert "successes scatter more" in note
-    single = code_rows(one_row_per_trial(data), client="g", formula="y ~ x", family="binomial")
-    assert scatter_note(single.rows, single.family, fit_clients(single.rows, single.family)) == ""
+    fit = fit_groups(data, client="g", formula="won | trials ~ x", family="binomial")
+    assert any("successes scatter more" in note for note in fit.notes)
+    # Var of a beta binomial share: p q (1 + (n - 1) / 5) / n.
+    assert fit.local.family.dispersion == pytest.approx(1 + 39 / 5, rel=0.35)
+    single = fit_groups(one_row_per_trial(data), client="g", formula="y ~ x", family="binomial")
+    assert not any("scatter" in note for note in single.notes)
+
+
+def test_scatter_of_counts_is_not_taken_for_differences() -> None:
+    """The same mean everywhere, variance three times the mean: nobody differs."""
+    rng = np.random.default_rng(3)
+    data = pd.DataFrame({"g": np.repeat(np.arange(60), 6), "x": rng.standard_normal(360)})
+    data["y"] = rng.negative_binomial(4.0, 1 / 3, 360)
+    fit = fit_groups(data, client="g", formula="y ~ x", family="poisson")
+    assert fit.local.family.dispersion == pytest.approx(3, rel=0.25)
+    assert np.sqrt(np.diagonal(fit.prior.covariance)).max() < 0.1
+    later = fit.predict(data, interval="prediction", level=0.9)
+    assert np.mean((later.lower <= data.y) & (data.y <= later.upper)) == pytest.approx(0.92, abs=0.05)
 
 
 def test_counts_that_scatter_no_more_than_poissons_are_told_so() -> None:

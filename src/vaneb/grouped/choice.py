@@ -1,12 +1,14 @@
-"""Which coefficients differ between clients: none, the intercept, or all, whichever predicts rows best.
+"""Candidates for what differs between clients: nothing, the intercept, or all; independently or correlated.
 
-Each candidate is a Gaussian population, fitted by ``mixed_model``.  It is judged by how well it predicts each
-row from all others.  No row has to be left out for that: with e and v the posterior mean and variance of the
-row's index, and l', l'' the derivatives of its loss at e,
+Each candidate is a Gaussian population, fitted by ``mixed_model``, and what it needs of the rows: sums for
+least squares, and for other families sums as well, once every row is seen through a Gaussian factor of its
+index e,
 
-    v_without = v / (1 - l'' v),        e_without = e + l' v_without
+    exp(-loss(e)) ~ exp(c + n e - t e^2 / 2).
 
-are what they would be without the row; exact for least squares, where it is the formula of PRESS.
+The factor is chosen so that it does to what all other rows say of e what the row itself does: the same mean
+and variance (expectation propagation).  With the constants c the candidates' likelihoods can be compared, and
+``gaussian_posterior`` averages over them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.mixed_model import MOST, Centred, MixedModel, Moments, fit_moments
 from vaneb.likelihood.seam import Array
+from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
 
@@ -32,6 +35,10 @@ FARTHEST = 1.0
 WIDEST = 5.0
 #: A row may take away at most this share of what is known of its index.
 LEVERAGE = 0.999
+#: Slopes of which each is a candidate by itself, at most.
+FEW = 4
+#: Points of the quadrature along a row's index, and the share of a change that is made in one round.
+NODES, STEP = 15, 0.8
 
 
 class Fitted(NamedTuple):
@@ -43,6 +50,13 @@ class Fitted(NamedTuple):
     """Posterior means, (K, d)."""
     centre: Array
     """What ``moments`` are about, (d,)."""
+    correlated: bool = True
+    constant: float = 0.0
+    """Of the log-likelihood: what is not in the moments."""
+    sites: tuple[Array, Array] | None = None
+    """t and n of the rows' factors, (N,) each."""
+    freedom: float = 0.0
+    """Effective number of coefficients: what the rows' indices know of their own responses."""
 
 
 def enough_clients(r: int, n_clients: int) -> bool:
@@ -50,83 +64,152 @@ def enough_clients(r: int, n_clients: int) -> bool:
     return n_clients > r * (r + 1) // 2 + 2
 
 
-def fit_least_squares(centred: Centred, varying: Index, *, restricted: bool = True) -> Fitted:
+def fit_least_squares(centred: Centred, varying: Index, correlated: bool = True) -> Fitted:
     """Rows of least squares."""
     moments = centred.moments
-    correlated = enough_clients(len(varying), len(moments.cross))
-    model = centred.model(varying, correlated=correlated, restricted=restricted)
+    correlated = correlated and enough_clients(len(varying), len(moments.cross))
+    model = centred.model(varying, correlated=correlated)
     points = centred.pooled + kernels.posterior_means(
         moments.gram, moments.cross, model.varying, model.root, model.mean - centred.pooled
     )
-    return Fitted(model, moments, points, centred.pooled)
+    return Fitted(model, moments, points, centred.pooled, correlated)
 
 
-def fit_others(rows: GroupedRows, family: Family, basis: Array, varying: Index, start: Array) -> Fitted:
-    """Rows of any family, each client seen through the Gaussian that touches its likelihood where the last
-    round put the client.
+def fit_others(
+    rows: GroupedRows,
+    family: Family,
+    basis: Array,
+    varying: Index,
+    start: Array,
+    correlated: bool = True,
+    last: Fitted | None = None,
+) -> Fitted:
+    """Rows of any family.
 
-    ``start`` (d,): where all clients are seen from at first.
+    ``start`` (d,): where all clients are seen from at first; ``last``: the candidate before, whose factors
+    are near those of this one.
     """
+    correlated = correlated and enough_clients(len(varying), rows.n_clients)
+    if family.n_index > 1:
+        return _by_expansion(rows, family, basis, varying, start, correlated)
+    design = np.ascontiguousarray(rows.design @ basis)
+    scale = rows.weight / family.dispersion
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    logs = np.log(weights / weights.sum())
+    if last is None or last.sites is None:
+        index = design @ start
+        _, first, second = family.derivatives(index + rows.offset, rows.response)
+        t = scale * second[:, 0, 0]
+        n = t * index - scale * first[:, 0]
+    else:
+        index = np.einsum("np,np->n", design, last.points[rows.client_of_row])
+        t, n = last.sites
+    root, variance = None, np.zeros(len(index))
+    for i in range(ROUNDS):
+        gram = outer_sums(design * np.sqrt(t)[:, None], rows.starts)
+        cross = np.add.reduceat(design * n[:, None], rows.starts[:-1], axis=0)
+        moments = Moments(gram, cross, penalty=WIDEST**-2)
+        model = fit_moments(moments, varying, correlated=correlated, start=root, tolerance=1e-3)
+        root = np.where(np.abs(model.root) > 1e-3, model.root, 1e-3 * np.eye(len(varying)))
+        points = kernels.posterior_means(gram, cross, varying, model.root, model.mean)
+        before = index
+        found = np.einsum("np,np->n", design, points[rows.client_of_row])
+        index = index + np.clip(found - index, -FARTHEST, FARTHEST) if i < 3 else found
+        variance = kernels.index_variances(design, rows.starts, gram, varying, model.root, model.inverse)
+        constant, mean, spread = kernels.tilted(
+            family.losses.values, family.parameter, rows.response, rows.offset, scale, index,
+            np.maximum(variance, 1e-12), t, n, nodes, logs,
+        )  # fmt: skip
+        if i and np.abs(index - before).max() < SETTLED * max(1.0, np.abs(index).max()):
+            break
+        floor = np.maximum(variance, 1e-12)
+        change = np.maximum(t + STEP * (1 / spread - 1 / floor), 1e-10) - t
+        n = n + STEP * (mean / spread - index / floor)
+        t = t + change
+    return Fitted(
+        model, moments, points, np.zeros(len(start)), correlated, float(constant.sum()), (t, n),
+        float(t @ variance),
+    )  # fmt: skip
+
+
+def _by_expansion(
+    rows: GroupedRows, family: Family, basis: Array, varying: Index, start: Array, correlated: bool
+) -> Fitted:
+    """Indices of several entries: each client seen through the Gaussian that touches its likelihood where the
+    last round put the client."""
     objective, everyone = family.objective(rows), np.arange(rows.n_clients)
     points, root = np.tile(start, (rows.n_clients, 1)), None
-    correlated = enough_clients(len(varying), rows.n_clients)
     for i in range(ROUNDS):
-        _, gradient, hessian = objective.terms(points @ basis.T, everyone)
+        loss, gradient, hessian = objective.terms(points @ basis.T, everyone)
         gram = np.ascontiguousarray(basis.T @ hessian @ basis / family.dispersion)
-        cross = np.einsum("kij,kj->ki", gram, points) - gradient @ basis / family.dispersion
+        slope = gradient @ basis / family.dispersion
+        cross = np.einsum("kij,kj->ki", gram, points) - slope
+        constant = -loss.sum() / family.dispersion - 0.5 * np.sum((cross - slope) * points)
         moments = Moments(gram, cross, penalty=WIDEST**-2)
-        model = fit_moments(moments, varying, correlated=correlated, start=root)
+        model = fit_moments(moments, varying, correlated=correlated, start=root, tolerance=1e-3)
         root = np.where(np.abs(model.root) > 1e-3, model.root, 1e-3 * np.eye(len(varying)))
         found = kernels.posterior_means(gram, moments.cross, varying, model.root, model.mean)
         step = np.clip(found - points, -FARTHEST, FARTHEST)
-        points = points + step
         if i and np.abs(step).max() < SETTLED * max(1.0, np.abs(points).max()):
             break
-    return Fitted(model, moments, points, np.zeros(len(start)))
+        points = points + step
+    return Fitted(model, moments, points, np.zeros(len(start)), correlated, float(constant))
 
 
-def features_of(family: Family, design: Array, basis: Array) -> Array:
-    """Of each row (N, C, d): its C indices are these times phi."""
-    p = design.shape[1]
-    columns = design @ basis[:p, :p]
-    out = np.zeros((len(design), family.n_index, family.n_index * p))
-    for c in range(family.n_index):
-        out[:, c, c * p : (c + 1) * p] = columns
-    return out
+class Candidate(NamedTuple):
+    """Coordinates that differ between clients, and whether they are correlated."""
 
-
-def left_out_responses(rows: GroupedRows, family: Family, features: Array, fitted: Fitted) -> Array:
-    """Each row's response as all other rows predict it, (N,) or (N, classes)."""
-    model = fitted.model
-    variance = model.variance * kernels.index_variances(
-        features, rows.starts, fitted.moments.gram, model.varying, model.root, model.inverse
-    )
-    index = np.einsum("ncd,nd->nc", features, fitted.points[rows.client_of_row]) + rows.offset[:, None]
-    _, first, second = family.derivatives(index, rows.response)
-    scale = rows.weight / family.dispersion
-    first, second = first * scale[:, None], second * scale[:, None, None]
-    if index.shape[1] == 1:
-        share = np.minimum(second * variance, LEVERAGE)
-        without = variance / (1 - share)
-    else:
-        share = np.einsum("nab,nbc->nac", variance, second)
-        without = np.linalg.solve(np.eye(index.shape[1]) - LEVERAGE * share, variance)
-    index = index + np.einsum("nab,nb->na", without, first)
-    with np.errstate(over="ignore"):
-        return family.average(index, without)
+    varying: Index
+    correlated: bool
 
 
 def candidates(
-    varying: NDArray[np.bool_], intercept: int | None, n_index: int, of_client: NDArray[np.bool_]
-) -> list[Index]:
-    """Coordinates that differ between clients, from none to all that may; for every class the same.
+    varying: NDArray[np.bool_],
+    intercept: int | None,
+    n_index: int,
+    of_client: NDArray[np.bool_],
+    n_clients: int,
+) -> list[Candidate]:
+    """Nothing, the intercept, one slope beside it, all that may differ; for every class the same.
 
     Columns ``of_client`` are constant within clients: if they may differ they do so with the intercept.
     """
     p = len(varying)
-    sets = [np.zeros(p, dtype=bool)]
+    of_intercept = np.zeros(p, dtype=bool)
     if intercept is not None and varying[intercept]:
-        sets.append((np.arange(p) == intercept) | (of_client & varying))
-    if varying.sum() <= MOST and not any(np.array_equal(varying, one) for one in sets):
+        of_intercept = (np.arange(p) == intercept) | (of_client & varying)
+    sets = [np.zeros(p, dtype=bool), of_intercept]
+    slopes = np.flatnonzero(varying & ~of_intercept)
+    if of_intercept.any() and 1 < len(slopes) <= FEW:
+        sets += [of_intercept | (np.arange(p) == one) for one in slopes]
+    if varying.sum() <= MOST:
         sets.append(varying)
-    return [np.flatnonzero(np.tile(one, n_index)) for one in sets]
+    found = []
+    for one in np.unique(sets, axis=0):
+        at = np.flatnonzero(np.tile(one, n_index))
+        found.append(Candidate(at, False))
+        if len(at) > 1 and enough_clients(len(at), n_clients):
+            found.append(Candidate(at, True))
+    return sorted(found, key=lambda one: len(one.varying))
+
+
+def left_out_scores(rows: GroupedRows, family: Family, basis: Array, fitted: Fitted) -> Array:
+    """How badly all other rows predict each row, (N,): what its own factor says is taken out again.
+
+    Exact for least squares, where it is the formula of PRESS, given the variances.
+    """
+    model, design = fitted.model, np.ascontiguousarray(rows.design @ basis)
+    index = np.einsum("np,np->n", design, fitted.points[rows.client_of_row])
+    variance = model.variance * kernels.index_variances(
+        design, rows.starts, fitted.moments.gram, model.varying, model.root, model.inverse
+    )
+    if fitted.sites is None:
+        t = rows.weight / model.variance
+        n = t * (rows.response - rows.offset)
+    else:
+        t, n = fitted.sites
+    rest = 1 - np.minimum(t * variance, LEVERAGE)
+    mean = (index - variance * n) / rest + rows.offset
+    with np.errstate(over="ignore"):
+        response = family.average(mean[:, None], (variance / rest)[:, None, None])
+    return family.row_scores(rows.response, response) * rows.weight

@@ -1,16 +1,8 @@
 """The population from sums of clients' rows (``likelihood.loss_sums``), where the rows are elsewhere.
 
-Given what differs between clients, noise and population come from the same functions as those of rows.  Rows
-choose what differs by how well each row is predicted from all others.  That is not in the sums, but its
-average is nearly so: with E_k and V_k the posterior mean and covariance of a client and H_k its
-Hessian,
-
-    sum_k L_k(E_k) + tr(H_k V_k),
-
-where the trace is what the client's own rows take away from its loss.  For least squares L_k / (1 - h_k)^2
-stands for that, h_k the average leverage of its rows, as in generalised cross-validation.
-
-Halves of the rows are needed only to ask whether there are groups of clients.
+What differs between clients, noise and population come from the same functions as those of rows.  For least
+squares the sums say all that rows say of them.  Whether there are groups is asked of halves of each client's
+rows, where sites send them.
 """
 
 from __future__ import annotations
@@ -21,26 +13,19 @@ import numpy as np
 
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
-from vaneb.grouped import mixed_kernels as kernels
-from vaneb.grouped.choice import (
-    LEVERAGE,
-    WIDEST,
-    Fitted,
-    Index,
-    candidates,
-    enough_clients,
-    fit_least_squares,
-)
+from vaneb.grouped.choice import WIDEST, Candidate, candidates, fit_least_squares
+from vaneb.grouped.gaussian_posterior import likely
 from vaneb.grouped.mixed_model import MOST, SMALLEST, TIE_BREAK, Centred, Moments, basis_of, identified
 from vaneb.grouped.population import (
-    SLIGHT,
     Flags,
     Half,
     Structure,
+    compared,
     learn_population,
     may_have_groups,
     mixture_predicts_better,
     model_basis,
+    what_differs,
 )
 from vaneb.grouped.response import CLASSES
 from vaneb.likelihood.loss_sums import Columns, LossSums
@@ -77,9 +62,10 @@ def find_structure_of_sums(
     may_vary = _may_vary(sums, gaussian) if varying is None else varying
     columns, intercept = basis_of(sums.columns, may_vary)
     basis = model_basis(columns, d)
-    sets, notes = candidates(may_vary, intercept, classes, sums.of_client), tuple[str, ...]()
+    sets = candidates(may_vary, intercept, classes, sums.of_client, sums.whole.n_clients)
+    notes: tuple[str, ...] = ()
     if asked:
-        sets = [np.flatnonzero(np.tile(may_vary, classes))]
+        sets = [Candidate(np.flatnonzero(np.tile(may_vary, classes)), True)]
     elif may_vary.sum() * classes > MOST:
         notes += (
             f"{int(may_vary.sum()) * classes} coefficients might differ between clients, more than {MOST}: "
@@ -97,17 +83,14 @@ def find_structure_of_sums(
     centred = _centred(sums.whole, basis, family, known, told)
     if centred.exact:
         notes += ("the fit leaves no residuals: there is no noise to be seen",)
-    found = [fit_least_squares(centred, one) for one in sets]
-    best = found[0] if len(found) == 1 else found[_best(sums, basis, family, found)]
-    chosen = best.model.varying
+    fitted = [fit_least_squares(centred, *one) for one in sets]
+    structure = compared(basis, fitted, [likely(one) for one in fitted], family)
     if gaussian and not known:
-        family = family.with_dispersion(best.model.variance)
-    flags = np.zeros(d, dtype=bool)
-    flags[chosen] = True
-    if not asked and len(chosen) < len(sets[-1]):
-        what = "slopes do not differ" if flags.any() else "no coefficient differs"
-        notes += (f"{what} between clients: rows are predicted best so",)
-    return Structure(basis, flags, best, family, notes)
+        assert structure.fitted is not None
+        family = family.with_dispersion(structure.fitted.model.variance)
+    if not asked:
+        notes += what_differs(structure, len(sets[-1].varying))
+    return replace(structure, family=family, notes=notes)
 
 
 def fit_population_of_sums(
@@ -118,7 +101,7 @@ def fit_population_of_sums(
     if model.population == "auto" and not _groups_predict_better(sums, structure, model.seed):
         kind = "gaussian"
     clients = sums.whole.likelihood(structure.family)
-    learn_population(clients, structure, kind, names, model, fitted=structure.fitted)
+    learn_population(clients, structure, kind, names, model, found=structure.found)
 
 
 def _may_vary(sums: ClientSums, gaussian: bool) -> Flags:
@@ -132,9 +115,9 @@ def _may_vary(sums: ClientSums, gaussian: bool) -> Flags:
     return everything if of_client.all() else ~of_client
 
 
-def _told(sums: LossSums, basis: Array, sets: list[Index]) -> bool:
+def _told(sums: LossSums, basis: Array, sets: list[Candidate]) -> bool:
     gram = np.ascontiguousarray(basis.T @ sums.hessian @ basis)
-    return all(identified(gram, sums.n, one) for one in sets)
+    return all(identified(gram, sums.n, one.varying) for one in sets)
 
 
 def _centred(sums: LossSums, basis: Array, family: Family, known: bool, told: bool) -> Centred:
@@ -163,34 +146,6 @@ def centred_sums(sums: LossSums, basis: Array) -> Centred:
     square, level = 2 * float(sums.at(theta).sum()), 2 * float(sums.at(np.zeros(d)).sum())
     moments = Moments(gram, -sums.slope(theta) @ basis, square, n)
     return Centred(moments, basis, pooled, square <= SMALLEST * max(level, 1e-300), level / n)
-
-
-def _best(sums: ClientSums, basis: Array, family: Family, found: list[Fitted]) -> int:
-    """The simplest population that predicts a row from all others hardly worse than the best, as far as sums
-    tell.
-
-    Losses that are no sums over rows are compared by their marginal likelihood, as where rows are fitted.
-    """
-    if not family.by_row:
-        sizes = [len(one.model.varying) for one in found]
-        free = [r * (r + 1) // 2 if enough_clients(r, sums.whole.n_clients) else r for r in sizes]
-        return int(np.argmin([2 * f + one.model.deviance for f, one in zip(free, found, strict=True)]))
-    losses = np.array([_left_out_loss(sums.whole, basis, family, fitted) for fitted in found])
-    losses = np.where(np.isfinite(losses), losses, np.inf)
-    return int(np.flatnonzero(losses <= losses.min() + SLIGHT * np.abs(losses.min()))[0])
-
-
-def _left_out_loss(whole: LossSums, basis: Array, family: Family, fitted: Fitted) -> float:
-    model, gram = fitted.model, fitted.moments.gram
-    # Every client has d "rows" here, of which each is one coefficient.
-    features = np.tile(np.eye(len(basis)), (whole.n_clients, 1, 1))
-    clients = np.arange(whole.n_clients + 1)
-    spread = kernels.index_variances(features, clients, gram, model.varying, model.root, model.inverse)
-    taken = np.einsum("kij,kji->k", gram, spread)
-    losses = whole.at(fitted.points @ basis.T)
-    if family.name == "gaussian":
-        return float((losses / (1 - np.minimum(taken / whole.n, LEVERAGE)) ** 2).sum())
-    return float((losses + family.dispersion * taken).sum())
 
 
 def _groups_predict_better(sums: ClientSums, structure: Structure, seed: int) -> bool:

@@ -1,112 +1,203 @@
 """The posterior over Gaussian populations of Gaussian clients, by importance sampling.
 
 Given the root L of the population's covariance, everything else can be integrated: mu is Gaussian and
-sigma^2 is inverse gamma.  So only the r (r + 1) / 2 entries of L are drawn, from a t distribution about
-their likeliest values, and weighed by
+sigma^2 is inverse gamma.  So only the entries of L are drawn, from a t distribution about their likeliest
+values, and weighed by
 
     exp(-deviance(L) / 2) p(L L') |d(L L') / dL|,
 
-with the restricted deviance of ``mixed_model`` and the prior of ``vaneb.population.mixtures`` (half-t
-standard deviations, correlations as in Huang and Wand 2013).  Draws are independent, where sweeps of a
+with the restricted deviance of ``mixed_model`` and the prior of Huang and Wand (2013): half-t standard
+deviations, nu = 2, and uniform correlations of any two.  Draws are independent, where sweeps of a
 Gibbs sampler that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
+
+The average weight is the likelihood of what was assumed of the population: nothing differs, or the intercept,
+or all, with or without correlations.  These are averaged over, each as probable as the rows have it; that
+clients do not differ at all has a probability of its own.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import gammaln
+from scipy.special import gammaln, multigammaln
 
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Fitted
 from vaneb.grouped.mixed_model import Moments, deviance
 from vaneb.likelihood.seam import Array
-from vaneb.population.mixtures import REACH
 from vaneb.population.options import Options
 from vaneb.population.sampler import Sampling
 from vaneb.prior import Prior
 
-#: Coefficients that differ, at most; more have too many covariances for this.
+#: Coefficients that differ, at most, where they may be correlated: more have too many covariances for this.
 MOST = 4
 #: Points that are weighed for each population kept, rounds in which their distribution is adapted.
 POINTS, ROUNDS = 2, 3
 #: Degrees of freedom of the t distribution that proposes.
 FREEDOM = 6.0
-#: Effective number of populations, as a share of those kept, below which another method has to do it.
-LEAST = 0.3
+#: Effective number of points, as a share of all, below which a candidate is left out.
+LEAST = 0.1
+#: The prior of standard deviations: scales beside the likeliest value, and beside the noise.
+WIDER, PLAUSIBLE = 2.0, 0.5
+#: Candidates of a smaller probability than this are left out.
+UNLIKELY = 0.01
 #: Clients whose estimates tell the Monte Carlo error.
 WATCHED = 50
 
 
-def sample_gaussians(
-    fitted: Fitted,
-    *,
-    seed: int,
-    options: Options | None = None,
-    names: tuple[str, ...] = (),
-    most: int = MOST,
-) -> tuple[Prior, Sampling] | None:
-    """Gaussian populations drawn from their posterior; ``None`` where too few points carry the weight.
+class Likely(NamedTuple):
+    """A candidate with the likeliest root of its covariance."""
 
-    ``most``: coefficients that may differ.
-    """
-    if len(fitted.model.varying) > most:
-        return None
-    try:
-        return _sampled(fitted, seed, options or Options(), names)
-    except np.linalg.LinAlgError:  # a direction of which no client knows anything
-        return None
+    fitted: Fitted
+    target: _Target | None
+    """``None`` where nothing differs."""
+    centre: Array
+    half: Array
+    """Root of the covariance of a Gaussian that touches the density of L, in coordinates."""
+    log_evidence: float
+    """log of the likelihood of what is assumed, by Laplace's approximation."""
+
+    @property
+    def easy(self) -> bool:
+        """Are there few enough coordinates to draw them all at once?"""
+        return not self.fitted.correlated or len(self.fitted.model.varying) <= MOST
 
 
-def _sampled(
-    fitted: Fitted, seed: int, options: Options, names: tuple[str, ...]
-) -> tuple[Prior, Sampling] | None:
+def likely(fitted: Fitted) -> Likely | None:
+    """``None`` where the rows do not tell what they should."""
     model, moments = fitted.model, fitted.moments
-    r, d, n = len(model.varying), len(model.mean), len(moments.cross)
+    n, d, r = len(moments.cross), len(model.mean), len(model.varying)
     if n < 3 or not np.isfinite(model.deviance) or np.linalg.matrix_rank(model.inverse) < d:
         return None
+    try:
+        if not r:
+            value = _profiles(moments, model.varying, np.zeros((1, 0, 0)))[0][0]
+            return Likely(fitted, None, np.empty(0), np.empty((0, 0)), fitted.constant - 0.5 * value)
+        target = _Target(fitted)
+        found = target.mode(model.root)
+    except np.linalg.LinAlgError:  # a direction of which no client knows anything
+        return None
+    if found is None:
+        return None
+    centre, half, height = found
+    log_evidence = height + 0.5 * len(centre) * math.log(2 * math.pi) + np.log(np.diagonal(half)).sum()
+    return Likely(fitted, target, centre, half, float(log_evidence))
+
+
+def log_odds(found: Sequence[Likely]) -> Array:
+    """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ with the
+    same probability, shared by the candidates of each kind."""
+    sizes = np.array([len(one.fitted.model.varying) for one in found])
+    least = sizes[sizes > 0].min(initial=len(found[0].fitted.points[0]))
+    kind = (sizes > 0) * 1 + (sizes > least)
+    return -np.log(np.bincount(kind)[kind])
+
+
+def probabilities(found: Sequence[Likely]) -> Array:
+    """Of each candidate."""
+    logs = np.array([one.log_evidence for one in found]) + log_odds(found)
+    weight = np.exp(logs - logs.max())
+    weight /= weight.sum()
+    weight[weight < UNLIKELY] = 0.0
+    return np.asarray(weight / weight.sum())
+
+
+class _Weighed(NamedTuple):
+    """Points of one candidate."""
+
+    fitted: Fitted
+    roots: Array
+    profiles: tuple[Array, ...]
+    weight: Array
+    """Share of the likelihood, (points,); the sum is the candidate's, times exp of what was taken off."""
+
+
+def sample_gaussians(
+    found: Sequence[Likely], *, seed: int, options: Options | None = None, names: tuple[str, ...] = ()
+) -> tuple[Prior, Sampling] | None:
+    """Gaussian populations drawn from their posterior; ``None`` where too few points of the likeliest
+    candidate carry the weight."""
+    options = options or Options()
     rng = np.random.default_rng([seed, 4])
+    shares = probabilities(found)
+    n = len(found[0].fitted.points)
     draws = int(np.clip(options.work / n, options.fewest_draws, options.draws))
-    if r == 0:
-        roots, effective = np.zeros((1, 0, 0)), float(draws)
-        profiles = _profiles(moments, model.varying, roots)
-        kept = np.zeros(draws, dtype=np.intp)
-    else:
-        target = _Target(moments, model.varying, _reach(fitted))
-        start = target.mode(model.root)
-        if start is None:
-            return None
-        centre, half = start
+    top = max(one.log_evidence for one in found)
+    weighed = []
+    for one, share, odds in zip(found, shares, log_odds(found), strict=True):
+        if share > 0:
+            points = _weighed(one, rng, max(int(np.ceil(share * draws)), 20), top - odds)
+            if points is not None:
+                weighed.append(points)
+            elif share == shares.max():
+                return None
+    totals = np.array([part.weight.sum() for part in weighed])
+    counts = np.floor(np.cumsum(np.append(0.0, totals / totals.sum())) * draws + rng.random()).astype(int)
+    centres, covariances, effective = [], [], float(draws)
+    for part, count in zip(weighed, np.diff(counts), strict=True):
+        if not count:
+            continue
+        places = (np.arange(count) + rng.random()) / count * part.weight.sum()
+        kept = np.searchsorted(np.cumsum(part.weight), places)
+        kept = np.minimum(kept, len(part.weight) - 1)
+        drawn = _populations(part, kept, rng)
+        centres.append(drawn[0])
+        covariances.append(drawn[1])
+        if len(part.fitted.model.varying):
+            own = part.weight.sum() ** 2 / np.sum(part.weight**2)
+            effective = min(effective, own * draws / count)
+    centre, covariance = np.concatenate(centres), np.concatenate(covariances)
+    prior = Prior(centre, np.full(draws, 1 / draws), covariance, names, n, None, np.arange(draws))
+    error = _error(found[int(np.argmax(shares))].fitted, centre, covariance, effective)
+    return prior, Sampling(error, options.accuracy, draws)
+
+
+def _weighed(one: Likely, rng: np.random.Generator, draws: int, top: float) -> _Weighed | None:
+    """Points of a candidate, of which ``draws`` populations can be kept."""
+    fitted, target, centre, half = one.fitted, one.target, one.centre, one.half
+    model, moments = fitted.model, fitted.moments
+    if target is None:
+        roots = np.zeros((1, 0, 0))
+        weight = np.array([np.exp(one.log_evidence - top)])
+        return _Weighed(fitted, roots, _profiles(moments, model.varying, roots), weight)
+    half = half * 1.05
+    try:
         for _ in range(ROUNDS):
             points, log_q = _proposed(rng, centre, half, POINTS * draws)
             roots = target.roots(points)
             profiles = _profiles(moments, model.varying, roots)
-            log_w = target.log_density(points, roots, profiles[0]) - log_q
+            log_w = target.log_density(points, roots, profiles[0]) - log_q - top
             weight = np.exp(log_w - log_w.max())
-            weight /= weight.sum()
-            effective = 1 / float(np.sum(weight**2))
-            if effective >= POINTS * LEAST * draws:
-                break
-            centre = weight @ points
-            away = (points - centre) * np.sqrt(np.minimum(weight, 0.05))[:, None]
+            share = weight / weight.sum()
+            if LEAST * len(points) * np.sum(share**2) <= 1:
+                return _Weighed(fitted, roots, profiles, np.exp(log_w) / len(log_w))
+            centre = share @ points
+            away = (points - centre) * np.sqrt(np.minimum(share, 0.05))[:, None]
             half = np.linalg.cholesky(1.5 * away.T @ away + 1e-4 * half @ half.T)
-        if effective < LEAST * draws:
-            return None
-        kept = np.searchsorted(np.cumsum(weight), (np.arange(draws) + rng.random()) / draws)
-        kept = np.minimum(kept, len(points) - 1)
-    roots, variance, mean, halves = (column[kept] for column in (roots, *profiles[1:]))
+    except np.linalg.LinAlgError:  # a direction of which no client knows anything
+        pass
+    return None
+
+
+def _populations(one: _Weighed, kept: NDArray[np.intp], rng: np.random.Generator) -> tuple[Array, Array]:
+    """Centres (draws, d) and covariances (draws, d, d) of the populations of some points."""
+    model, moments = one.fitted.model, one.fitted.moments
+    d, draws = len(model.mean), len(kept)
+    roots, variance, mean, halves = (column[kept] for column in (one.roots, *one.profiles[1:]))
     if moments.n_rows:
         freedom = moments.n_rows - d
         variance = variance * freedom / rng.chisquare(freedom, draws)
     noise = np.linalg.solve(np.swapaxes(halves, 1, 2), rng.standard_normal((draws, d, 1)))[:, :, 0]
-    centres = fitted.centre + mean + np.sqrt(variance)[:, None] * noise
+    centres = one.fitted.centre + mean + np.sqrt(variance)[:, None] * noise
     covariances = np.zeros((draws, d, d))
     inside = np.ix_(np.arange(draws), model.varying, model.varying)
     covariances[inside] = variance[:, None, None] * roots @ np.swapaxes(roots, 1, 2)
-    prior = Prior(centres, np.full(draws, 1 / draws), covariances, names, n, None, np.arange(draws))
-    error = _error(fitted, roots, centres - fitted.centre, min(effective, draws))
-    return prior, Sampling(error, options.accuracy, draws)
+    return centres, covariances
 
 
 def _profiles(moments: Moments, varying: NDArray[np.intp], roots: Array) -> tuple[Array, Array, Array, Array]:
@@ -115,74 +206,91 @@ def _profiles(moments: Moments, varying: NDArray[np.intp], roots: Array) -> tupl
 
 
 def _reach(fitted: Fitted) -> Array:
-    """Scale of the half-t prior of standard deviations, in those of the noise, (r,): the sampler's."""
-    model = fitted.model
-    diagonal = np.diagonal(model.root @ model.root.T)
-    information = np.diagonal(fitted.moments.gram, axis1=1, axis2=2).mean(axis=0)[model.varying]
-    return REACH * np.sqrt(diagonal + 0.03 / np.maximum(information, 1e-300))
+    """Scale of the half-t prior of standard deviations, in those of the noise, (r,).
+
+    In coordinates of centred and scaled covariates a spread of half the noise is plausible, and one of twice
+    what is seen.
+    """
+    return np.hypot(WIDER * np.linalg.norm(fitted.model.root, axis=1), PLAUSIBLE)
 
 
 class _Target:
-    """The posterior density of L, in coordinates: logarithms of its diagonal, and what is below."""
+    """The posterior density of L, in coordinates: logarithms of standard deviations (the norms of its rows),
+    and what is below the diagonal in units of the row's diagonal."""
 
-    def __init__(self, moments: Moments, varying: NDArray[np.intp], reach: Array) -> None:
-        self.moments, self.varying, self.reach = moments, varying, reach
-        self.r = len(varying)
-        self.lower = np.tril_indices(self.r, -1)
+    def __init__(self, fitted: Fitted) -> None:
+        self.fitted, self.moments, self.varying = fitted, fitted.moments, fitted.model.varying
+        self.reach = _reach(fitted)
+        self.r = r = len(self.varying)
+        self.lower = np.tril_indices(r, -1) if fitted.correlated else (np.empty(0, int), np.empty(0, int))
+        # Independent standard deviations have this prior each by itself.
+        self.together = r if fitted.correlated else 1
+        self.log_constant = _prior_constant(self.together) * (r // self.together) - np.log(self.reach).sum()
 
     def roots(self, points: Array) -> Array:
         """(m, r, r)"""
         out = np.zeros((len(points), self.r, self.r))
         at = np.arange(self.r)
-        out[:, at, at] = np.exp(np.clip(points[:, : self.r], -200, 50))
+        out[:, at, at] = 1.0
         out[:, self.lower[0], self.lower[1]] = points[:, self.r :]
-        return out
+        out /= np.linalg.norm(out, axis=2, keepdims=True)
+        return out * np.exp(np.clip(points[:, : self.r, None], -50, 50))
 
     def log_prior(self, points: Array) -> Array:
         """Huang and Wand's density of L L', nu = 2, and the derivative of L L' in the coordinates, (m,)."""
-        r = self.r
-        logs, roots = points[:, :r], self.roots(points)
-        inverse = np.linalg.inv(roots)
-        diagonal = np.sum(inverse**2, axis=1)  # of (L L')^{-1}
-        log_p = -(2 + 2 * r) * logs.sum(axis=1)
-        log_p -= 0.5 * (2 + r) * np.log(2 * diagonal + self.reach**-2.0).sum(axis=1)
-        return log_p + ((r - np.arange(r)) + 1) @ logs.T
+        s, roots = self.together, self.roots(points)
+        logs = np.log(np.diagonal(roots, axis1=1, axis2=2))
+        # Of (L L')^{-1}.
+        diagonal = np.sum(np.linalg.inv(roots) ** 2, axis=1) if s > 1 else np.exp(-2 * logs)
+        log_p = self.log_constant + (s + 1 - (2 + 2 * s)) * logs.sum(axis=1)
+        return log_p - 0.5 * (2 + s) * np.log(2 * diagonal + self.reach**-2.0).sum(axis=1)
 
     def log_density(self, points: Array, roots: Array, value: Array) -> Array:
+        """``value`` is the deviance."""
         extra = 0.5 * self.moments.penalty * np.sum(roots**2, axis=(1, 2))
-        found = -0.5 * value - extra + self.log_prior(points)
+        found = self.fitted.constant - 0.5 * value - extra + self.log_prior(points)
         return np.where(np.isfinite(found), found, -np.inf)
 
-    def mode(self, root: Array) -> tuple[Array, Array] | None:
-        """The likeliest point, and a root of the covariance of a Gaussian that touches the density there."""
-        signs = np.where(np.diagonal(root) < 0, -1.0, 1.0)
-        root = root * signs
-        diagonal = np.maximum(np.diagonal(root), 0.02 * self.reach / REACH)
-        start = np.concatenate([np.log(diagonal), root[self.lower]])
-        scale = np.concatenate([np.ones(self.r), np.maximum(diagonal[self.lower[0]], 1e-300)])
+    def mode(self, root: Array) -> tuple[Array, Array, float] | None:
+        """The likeliest point, a root of the covariance of a Gaussian that touches the density there, and the
+        logarithm of the density."""
+        root = root * np.where(np.diagonal(root) < 0, -1.0, 1.0)
+        diagonal = np.maximum(np.diagonal(root), 0.05 * self.reach)
+        below = np.clip(root[self.lower] / diagonal[self.lower[0]], -3, 3)
+        start = np.concatenate([np.log(diagonal), below])
+        start[: self.r] -= np.log(np.diagonal(self.roots(start[None])[0]) / diagonal)
+        q = len(start)
+        nudges = 1e-5 * np.vstack([np.eye(q), -np.eye(q), np.zeros((1, q))])
 
-        def loss(u: Array) -> tuple[float, Array]:
-            point = start + scale * u
+        def loss(point: Array) -> tuple[float, Array]:
             one = self.roots(point[None])[0]
             value, gradient = deviance(self.moments, self.varying, one, True)[:2]
-            slope = np.concatenate([np.diagonal(gradient) * np.diagonal(one), gradient[self.lower]])
-            steps = point + 1e-5 * np.vstack([np.diag(scale), -np.diag(scale), np.zeros((1, len(scale)))])
-            priors = self.log_prior(steps)
-            q = len(scale)
-            prior_slope = (priors[:q] - priors[q : 2 * q]) / 2e-5
-            return 0.5 * value - priors[-1], 0.5 * slope * scale - prior_slope
+            along = np.sum(np.tril(gradient) * one, axis=1)
+            units, (i, j) = np.diagonal(one), self.lower
+            turn = gradient[i, j] * units[i] - along[i] * point[self.r :] * (units[i] / np.exp(point[i])) ** 2
+            priors = self.log_prior(point + nudges)
+            slope = 0.5 * np.concatenate([along, turn])
+            return 0.5 * value - priors[-1], slope - (priors[:q] - priors[q : 2 * q]) / 2e-5
 
-        found = minimize(loss, np.zeros(len(start)), jac=True, method="BFGS", options={"gtol": 1e-2})
-        if not np.isfinite(found.fun) or np.abs(found.x).max() > 50:
+        found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-2})
+        if not np.isfinite(found.fun) or np.abs(found.x - start).max() > 50:
             return None
-        q = len(start)
         hessian = np.empty((q, q))
         for i in range(q):
             step = 0.02 * np.eye(q)[i]
             hessian[i] = (loss(found.x + step)[1] - loss(found.x - step)[1]) / 0.04
         values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
-        half = scale[:, None] * vectors / np.sqrt(np.maximum(values, 0.1))
-        return start + scale * found.x, np.linalg.cholesky(half @ half.T * 1.1)
+        half = vectors / np.sqrt(np.maximum(values, 0.1))
+        return found.x, np.linalg.cholesky(half @ half.T), self.fitted.constant - float(found.fun)
+
+
+def _prior_constant(s: int) -> float:
+    """log of what makes Huang and Wand's density of an s x s matrix, nu = 2 and scales 1, integrate to one,
+    and of the constant in the derivative of L L'."""
+    freedom = s + 1
+    each = 0.5 * freedom * math.log(4.0) - 0.5 * math.log(math.pi) + math.lgamma((freedom + 1) / 2)
+    whole = 0.5 * freedom * s * math.log(2.0) + float(multigammaln(freedom / 2, s))
+    return s * each - whole + s * math.log(2.0)
 
 
 def _proposed(rng: np.random.Generator, centre: Array, half: Array, count: int) -> tuple[Array, Array]:
@@ -196,22 +304,21 @@ def _proposed(rng: np.random.Generator, centre: Array, half: Array, count: int) 
     return centre + (normal * stretch[:, None]) @ half.T, log_q
 
 
-def _error(fitted: Fitted, roots: Array, centres: Array, effective: float) -> float:
+def _error(fitted: Fitted, centres: Array, covariances: Array, effective: float) -> float:
     """The 95% point over clients of the Monte Carlo error of their estimates, in posterior sds."""
-    gram, cross, varying = fitted.moments.gram, fitted.moments.cross, fitted.model.varying
-    some = np.arange(0, len(cross), max(1, len(cross) // WATCHED))
-    means = np.stack(
-        [
-            kernels.posterior_means(gram[some], cross[some], varying, root, centre)
-            for root, centre in zip(roots[:100], centres[:100], strict=True)
-        ]
-    )
-    between = means.var(axis=0)
-    within = np.zeros_like(between)
-    model = fitted.model
-    for i, j in enumerate(varying):
-        own = (model.root @ model.root.T)[i, i]
-        within[:, j] = model.variance * own / (1 + own * gram[some, j, j])
+    model, moments = fitted.model, fitted.moments
+    some = np.arange(0, len(moments.cross), max(1, len(moments.cross) // WATCHED))
+    gram = moments.gram[some] / model.variance
+    cross = moments.cross[some] / model.variance + gram @ fitted.centre
+    eye = np.eye(len(model.mean))
+    few = slice(0, None, max(1, len(centres) // 100))
+    # (I + S A)^{-1} S is the posterior covariance; it needs no inverse of S.
+    means, spreads = [], []
+    for centre, spread in zip(centres[few], covariances[few], strict=True):
+        own = np.linalg.solve(eye + spread @ gram, np.broadcast_to(spread, gram.shape))
+        means.append(centre + np.einsum("kij,kj->ki", own, cross - gram @ centre))
+        spreads.append(np.diagonal(own, axis1=1, axis2=2))
+    between, within = np.var(means, axis=0), np.mean(spreads, axis=0)
     share = between / np.maximum(between + within, 1e-300)
-    share = share[:, varying] if len(varying) else share
+    share = share[:, model.varying] if len(model.varying) else share
     return float(np.quantile(np.sqrt(share / effective), 0.95))

@@ -159,42 +159,72 @@ def _solve_upper(c, h):
 
 
 @njit(cache=True, nogil=True)
-def index_variances(features, starts, gram, varying, root, inverse):
-    """Posterior covariance of each row's index in units of sigma^2, (N, C, C), theta_k and mu both unknown.
+def index_variances(design, starts, gram, varying, root, inverse):
+    """Posterior variance of each row's index z'theta in units of sigma^2, (N,), theta_k and mu both unknown.
 
-    ``features`` (N, C, d): index_c = features_c' theta.  With M = L C^{-1} L' it is z'M z + q' T^{-1} q,
-    q = z - A M z.
+    With M = L C^{-1} L' it is z'M z + q' T^{-1} q, q = z - A M z.
     """
-    n_rows, n_index, d = features.shape
+    n_rows, d = design.shape
     r = len(varying)
-    out = np.empty((n_rows, n_index, n_index))
+    out = np.empty(n_rows)
     g, c = np.empty((r, d)), np.zeros((r, r))
-    h, q, t = np.empty((n_index, r)), np.empty((n_index, d)), np.empty(d)
+    h, q = np.empty(r), np.empty(d)
     for k in range(len(starts) - 1):
         _half(gram[k], varying, root, g, c)
         for n in range(starts[k], starts[k + 1]):
-            for e in range(n_index):
-                z = features[n, e]
-                _half_score(z, varying, root, c, h[e])
-                for i in range(d):
-                    s = z[i]
-                    for j in range(r):
-                        s -= g[j, i] * h[e, j]
-                    q[e, i] = s
-            for e in range(n_index):
-                for i in range(d):
-                    s = 0.0
-                    for b in range(d):
-                        s += inverse[i, b] * q[e, b]
-                    t[i] = s
-                for f in range(n_index):
-                    s = 0.0
-                    for j in range(r):
-                        s += h[e, j] * h[f, j]
-                    for i in range(d):
-                        s += t[i] * q[f, i]
-                    out[n, e, f] = s
+            z = design[n]
+            _half_score(z, varying, root, c, h)
+            for i in range(d):
+                s = z[i]
+                for j in range(r):
+                    s -= g[j, i] * h[j]
+                q[i] = s
+            total = 0.0
+            for j in range(r):
+                total += h[j] * h[j]
+            for i in range(d):
+                s = 0.0
+                for b in range(d):
+                    s += inverse[i, b] * q[b]
+                total += s * q[i]
+            out[n] = total
     return out
+
+
+@njit(cache=True, nogil=True)
+def tilted(values, a, y, offset, weight, mean, variance, t, n, nodes, logs):
+    """Each row's factor exp(n e - t e^2 / 2) replaced by the row, under N(mean, variance) of its index e:
+    log of the average ratio, new mean and new variance, (N,) each.
+
+    ``values`` is a family's (``vaneb.local.family.losses``), ``a`` its parameter; ``weight`` times the loss
+    is minus the log-likelihood.
+    """
+    count, q = len(y), len(nodes)
+    constant, middle, spread = np.empty(count), np.empty(count), np.empty(count)
+    index, loss, work = np.empty((1, q)), np.empty(q), np.empty((3, q))
+    response, log_p = np.empty(q), np.empty(q)
+    for i in range(count):
+        sd = math.sqrt(variance[i])
+        for j in range(q):
+            index[0, j] = mean[i] + sd * nodes[j] + offset[i]
+            response[j] = y[i]
+        values(a, q, response, index, loss, work)
+        top = -np.inf
+        for j in range(q):
+            e = mean[i] + sd * nodes[j]
+            log_p[j] = logs[j] - weight[i] * loss[j] - n[i] * e + 0.5 * t[i] * e * e
+            top = max(top, log_p[j])
+        total, first, second = 0.0, 0.0, 0.0
+        for j in range(q):
+            p = math.exp(log_p[j] - top)
+            total += p
+            first += p * nodes[j]
+            second += p * nodes[j] * nodes[j]
+        first /= total
+        constant[i] = top + math.log(total)
+        middle[i] = mean[i] + sd * first
+        spread[i] = variance[i] * max(second / total - first * first, 1e-8)
+    return constant, middle, spread
 
 
 @njit(cache=True, nogil=True)

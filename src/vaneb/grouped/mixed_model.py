@@ -206,10 +206,12 @@ def fit_moments(
     correlated: bool = True,
     restricted: bool = True,
     start: Array | None = None,
+    tolerance: float = 1e-7,
 ) -> MixedModel:
     """L with the smallest deviance, and what follows from it.
 
-    ``correlated``: L is lower triangular, else diagonal.  ``start``: where to look first.
+    ``correlated``: L is lower triangular, else diagonal.  ``start``: where to look first.  ``tolerance``: of
+    the gradient of the deviance per row.
     """
     r = len(varying)
     free = np.tri(r, dtype=bool) if correlated else np.eye(r, dtype=bool)
@@ -226,7 +228,7 @@ def fit_moments(
         first = (0.5 * np.eye(r) if start is None else start)[free]
         best, best_value = first, np.inf
         for _ in range(RESTARTS):
-            found = minimize(loss, first, jac=True, method="BFGS", options={"gtol": 1e-7})
+            found = minimize(loss, first, jac=True, method="BFGS", options={"gtol": tolerance})
             if not found.fun < best_value - 1e-9:
                 break
             best, best_value = found.x, found.fun

@@ -10,7 +10,7 @@ from vaneb.local.data import GroupedRows
 from vaneb.local.family import family_class
 from vaneb.local.family.base import Family
 from vaneb.local.family.gaussian import Gaussian
-from vaneb.local.fit import LocalFits, fit_clients, fit_pooled, within_clients
+from vaneb.local.fit import LocalFits, fit_clients, fit_pooled
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +38,4 @@ def fit_local(rows: GroupedRows, coding: ResponseCoding) -> LocalModel:
         family, notes = started.estimated(rows, fits, basis)
         if family is not started:
             fits = fit_clients(rows, family)
-    if noticed := scatter_note(rows, family, fits):
-        notes += (noticed,)
     return LocalModel(family, fits, fit_pooled(rows, family), notes)
-
-
-def scatter_note(rows: GroupedRows, family: Family, fits: LocalFits) -> str:
-    """What to say where responses scatter more within clients than the family has it, else nothing."""
-    if not (fits.exists & (fits.n > fits.theta.shape[1])).any():
-        return ""
-    return family.excess_scatter(*within_clients(rows, family, fits))

@@ -13,19 +13,20 @@ from vaneb.blocks import one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import mixed_kernels as kernels
-from vaneb.grouped.choice import (
-    Fitted,
-    candidates,
-    features_of,
-    fit_least_squares,
-    fit_others,
-    left_out_responses,
-)  # fmt: skip
+from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others, left_out_scores
 from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
-from vaneb.grouped.gaussian_posterior import sample_gaussians
+from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, sample_gaussians
 from vaneb.grouped.halves import first_halves
-from vaneb.grouped.mixed_model import MOST, TIE_BREAK, centred_basis, centred_rows, identified
+from vaneb.grouped.mixed_model import (
+    MOST,
+    TIE_BREAK,
+    Moments,
+    centred_basis,
+    centred_rows,
+    fit_moments,
+    identified,
+)
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.terms import constant_within
@@ -49,12 +50,14 @@ Flags = NDArray[np.bool_]
 
 #: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
 FEWEST = 20
-#: Share of the loss by which a population with fewer differences may be worse.
-SLIGHT = 1e-3
 #: Skewness or tails beyond this many standard errors make it worth asking whether there are groups.
 ODD = 2.5
+#: Standard errors by which a mixture must predict better.
+SURELY = 2.0
 #: Rows that keep their own likelihood make sweeps dear: this is accurate enough.
 ROWS = Options(accuracy=0.05)
+#: Rounds in which the scatter of counts and the population are fitted in turn.
+SCATTER_ROUNDS = 6
 #: Bytes that the clients' matrices may take.
 MEMORY = 4e9
 
@@ -69,6 +72,8 @@ class Structure:
     """Coordinates of phi in which clients differ, (d,)."""
     fitted: Fitted | None
     """In coordinates phi; ``None`` for losses that are no likelihoods or no sums over rows."""
+    found: tuple[Likely, ...]
+    """All candidates; of no length where their likelihoods cannot be compared."""
     family: Family
     """With the dispersion that was found."""
     notes: tuple[str, ...]
@@ -100,12 +105,12 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     columns, intercept = centred_basis(rows.design, may_vary)
     basis = model_basis(columns, d)
     if not family.is_likelihood:
-        return Structure(basis, np.tile(may_vary, n_index), None, family, ())
+        return Structure(basis, np.tile(may_vary, n_index), None, (), family, ())
     if not family.by_row:
         return _of_whole_clients(rows, family, basis, may_vary, asked)
-    sets = candidates(may_vary, intercept, n_index, constant_within(rows))
+    sets = candidates(may_vary, intercept, n_index, constant_within(rows), rows.n_clients)
     if asked:
-        sets = [np.flatnonzero(np.tile(may_vary, n_index))]
+        sets = [Candidate(np.flatnonzero(np.tile(may_vary, n_index)), True)]
     notes: tuple[str, ...] = ()
     if not asked and may_vary.sum() * n_index > MOST:
         notes += (
@@ -116,17 +121,11 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     if one_trial and not asked:
         sets = sets[:1]
         notes += ("one row of each client says nothing of differences between them: none is assumed",)
-    elif rows.n_rows.max() == 1 and not (asked or family.has_dispersion or n_index > 1):
-        # To leave a row out is to leave the client out, and that says nothing of differences.
-        flags = [np.isin(np.arange(d), one) for one in sets]
-        sets = [np.flatnonzero(chosen(rows, family, basis, flags).varying)]
-        if not len(sets[0]):
-            notes += ("clients do not differ by what their rows say: all have the same coefficients",)
     if family.name == "gaussian":
         centred = centred_rows(rows, may_vary)
         if centred.exact:
             notes += ("the fit leaves no residuals: there is no noise to be seen",)
-        told = all(identified(centred.moments.gram, rows.n_rows, one) for one in sets)
+        told = all(identified(centred.moments.gram, rows.n_rows, one.varying) for one in sets)
         if not told:
             notes += (
                 "clients have too few rows to tell noise from differences between clients; "
@@ -134,19 +133,126 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
             )
             moments = replace(centred.moments, penalty=TIE_BREAK * len(rows.response))
             centred = replace(centred, moments=moments)
-        found = [fit_least_squares(centred, one) for one in sets]
+            if rows.n_rows.max() == 1 and not asked:
+                sets = sets[:1]
+        fitted = [fit_least_squares(centred, *one) for one in sets]
     else:
-        pooled = np.linalg.solve(basis, local.pooled.theta[0])
-        found = [fit_others(rows, family, basis, one, pooled) for one in sets]
-    best = found[0] if len(found) == 1 else found[_best(rows, family, basis, found)]
+        found = _fit_all(rows, family, basis, sets, local.pooled.theta[0])
+        fitted, family = found.fitted, found.family
+        notes += found.notes
+    structure = _chosen(rows, family, basis, fitted)
+    if not asked:
+        notes += what_differs(structure, len(sets[-1].varying))
     if family.name == "gaussian":
-        family = family.with_dispersion(best.model.variance)
-    varying = np.zeros(d, dtype=bool)
+        assert structure.fitted is not None
+        family = family.with_dispersion(structure.fitted.model.variance)
+    return replace(structure, family=family, notes=notes)
+
+
+class _Candidates(NamedTuple):
+    """Candidates of rows that are not least squares, with the scatter of responses about them."""
+
+    fitted: list[Fitted]
+    family: Family
+    notes: tuple[str, ...]
+
+
+def _fit_all(
+    rows: GroupedRows, family: Family, basis: Array, sets: list[Candidate], pooled: Array
+) -> _Candidates:
+    """All candidates, with the scatter that the family's name promises not to have.
+
+    Scatter is that about the simplest population in which clients differ, at first: coefficients of their own
+    would take scatter for differences.  Where more is found to differ nevertheless, it is that about this.
+    """
+    start: Array = np.linalg.solve(basis, pooled).astype(np.float64)
+    least = min((one for one in sets if len(one.varying)), key=lambda one: len(one.varying), default=sets[0])
+    free = family.has_dispersion or family.n_index > 1
+    noticed = ""
+    for _ in range(1 if free else SCATTER_ROUNDS):
+        if not free:
+            family, noticed = _with_scatter(rows, family, basis, least, start)
+        fitted: list[Fitted] = []
+        for one in sets:
+            last = fitted[-1] if fitted else None
+            fitted.append(fit_others(rows, family, basis, one.varying, start, one.correlated, last))
+        if not noticed or len(sets) == 1:
+            break
+        best = _chosen(rows, family, basis, fitted).fitted
+        assert best is not None
+        if len(best.model.varying) <= len(least.varying):
+            break
+        least = Candidate(best.model.varying, best.correlated)
+    return _Candidates(fitted, family, (noticed,) if noticed else ())
+
+
+def _with_scatter(
+    rows: GroupedRows, family: Family, basis: Array, one: Candidate, start: Array
+) -> tuple[Family, str]:
+    """The family with the scatter about one candidate, and what was noticed.
+
+    Pearson's statistic; its degrees of freedom are rows less what they know of themselves.
+    """
+    noticed, last = "", None
+    for _ in range(SCATTER_ROUNDS):
+        last = fit_others(rows, family, basis, one.varying, start, one.correlated, last)
+        index = np.einsum("np,np->n", rows.design @ basis, last.points[rows.client_of_row]) + rows.offset
+        ratio, noticed = family.scatter(rows, index, len(rows.response) - last.freedom)
+        before, family = family.dispersion, family.with_dispersion(ratio)
+        if abs(ratio - before) < 0.02 * before:
+            break
+    return family, noticed
+
+
+def _chosen(rows: GroupedRows, family: Family, basis: Array, fitted: list[Fitted]) -> Structure:
+    if len(fitted) > 1 and family.n_index == 1 and rows.n_rows.max() > 1:
+        fitted = _that_predict(rows, family, basis, fitted)
+    return compared(basis, fitted, [likely(one) for one in fitted], family)
+
+
+def _that_predict(rows: GroupedRows, family: Family, basis: Array, fitted: list[Fitted]) -> list[Fitted]:
+    """Candidates that predict rows left out better than every simpler one does.
+
+    Where rows are not what their family says, likelihoods may be sure of differences that do not predict.
+    """
+    losses = [left_out_scores(rows, family, basis, one).sum() for one in fitted]
+
+    def simpler(one: Fitted, other: Fitted) -> bool:
+        inside = np.isin(one.model.varying, other.model.varying).all()
+        sizes = (len(one.model.varying), one.correlated), (len(other.model.varying), other.correlated)
+        return bool(inside and sizes[0] < sizes[1])
+
+    return [
+        one
+        for one, loss in zip(fitted, losses, strict=True)
+        if not any(simpler(two, one) and not loss < least for two, least in zip(fitted, losses, strict=True))
+    ]
+
+
+def compared(basis: Array, fitted: list[Fitted], found: list[Likely | None], family: Family) -> Structure:
+    """The likeliest candidate, among the others; the largest where they cannot be compared."""
+    known = tuple(one for one in found if one is not None)
+    if len(known) < len(fitted):
+        known = ()
+    best = known[int(np.argmax(probabilities(known)))].fitted if known else fitted[-1]
+    varying = np.zeros(len(basis), dtype=bool)
     varying[best.model.varying] = True
-    if not asked and len(best.model.varying) < len(sets[-1]):
-        what = "slopes do not differ" if varying.any() else "no coefficient differs"
-        notes += (f"{what} between clients: rows are predicted best so",)
-    return Structure(basis, varying, best, family, notes)
+    return Structure(basis, varying, best, known, family, ())
+
+
+def what_differs(structure: Structure, most: int) -> tuple[str, ...]:
+    """What to say where fewer coefficients than ``most`` differ."""
+    size = int(structure.varying.sum())
+    if size == most or not structure.found:
+        return ()
+    chances = probabilities(structure.found)
+    alike = sum(
+        c for c, one in zip(chances, structure.found, strict=True) if len(one.fitted.model.varying) == size
+    )
+    what = "slopes do not differ" if size else "no coefficient differs"
+    if alike > 1 - UNLIKELY:
+        return (f"{what} between clients",)
+    return (f"{what} between clients, with probability {alike:.2f}; estimates average over both cases",)
 
 
 def _of_whole_clients(
@@ -154,16 +260,16 @@ def _of_whole_clients(
 ) -> Structure:
     """Losses that are no sums over rows: no row can be left out, so the marginal likelihood chooses."""
     if asked:
-        return Structure(basis, may_vary, None, family, ())
+        return Structure(basis, may_vary, None, (), family, ())
     if may_vary.sum() > MOST:
         note = (
             f"{int(may_vary.sum())} coefficients might differ between clients, more than {MOST}: none does. "
             "Write what should in the formula, as in (x | group)"
         )
-        return Structure(basis, np.zeros_like(may_vary), None, family, (note,))
+        return Structure(basis, np.zeros_like(may_vary), None, (), family, (note,))
     varying = chosen(rows, family, basis, [np.zeros_like(may_vary), may_vary]).varying
     same = "clients do not differ by what their rows say: all have the same coefficients"
-    return Structure(basis, varying, None, family, () if varying.any() else (same,))
+    return Structure(basis, varying, None, (), family, () if varying.any() else (same,))
 
 
 def _check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
@@ -179,18 +285,6 @@ def _check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
             f"formula: {d:,} coefficients of {rows.n_clients:,} clients need {needed / 1e9:.0f} GB; at most "
             f"{MEMORY / 1e9:.0f} GB are used. Use fewer terms, or factors of fewer levels."
         )
-
-
-def _best(rows: GroupedRows, family: Family, basis: Array, found: list[Fitted]) -> int:
-    """The simplest population that predicts each row from all others hardly worse than the best."""
-    features = features_of(family, rows.design, basis)
-    averages: list[float] = []
-    for one in found:
-        scaled = family.with_dispersion(one.model.variance) if family.name == "gaussian" else family
-        mean = left_out_responses(rows, scaled, features, one)
-        loss = family.score(rows.response, mean, rows.weight)
-        averages.append(loss if np.isfinite(loss) else np.inf)
-    return int(np.flatnonzero(np.array(averages) <= (1 + SLIGHT) * min(averages))[0])
 
 
 def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
@@ -231,8 +325,10 @@ def fit_population(
     kind = model.kind
     if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
         kind = "gaussian"
-    fitted = structure.fitted if exact else None
-    learn_population(clients, structure, kind, names, model, progress, fitted=fitted)
+    found = structure.found if exact else ()
+    plain = not exact or clients.is_gaussian or kind == "discrete"
+    seen = clients if plain or not _is_seen(structure) else _seen(structure)
+    learn_population(seen, structure, kind, names, model, progress, found=found)
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
 
@@ -244,46 +340,54 @@ def learn_population(
     model: VANEB,
     progress: Progress | None = None,
     *,
-    fitted: Fitted | None,
+    found: tuple[Likely, ...],
 ) -> None:
     """Fit ``model`` to these clients, with a population of this kind.
 
-    ``fitted``: the structure's Gaussian population, if it is that of these very clients.
+    ``found``: the structure's candidates, if they are those of these very clients.
     """
     if kind == "discrete":
         model.fit(clients, progress=progress)
         model.prior_ = replace(model.prior_, names=names)
         return
-    found = None
-    if kind == "gaussian" and clients.is_gaussian and fitted is not None:
-        found = sample_gaussians(fitted, seed=model.seed, options=model.options)
+    drawn = None
+    if kind == "gaussian" and found:
+        drawn = _averaged(structure, found, model)
     recoded = _in_phi(clients, structure.basis)
-    prior, model.sampling_ = found or _sampled(recoded, structure, kind == "gaussian", model, progress)
+    prior, model.sampling_ = drawn or sample_populations(
+        recoded, single=kind == "gaussian", seed=model.seed, options=model.options or ROWS,
+        progress=progress, varying=structure.varying,
+    )  # fmt: skip
     model.prior_ = prior.mapped(structure.basis, names)
     model.certificate_, model.trace_ = None, ()
+
+
+def _averaged(structure: Structure, found: tuple[Likely, ...], model: VANEB) -> tuple[Prior, Sampling] | None:
+    """Populations of the candidates; of the likeliest alone where that has too many covariances to draw."""
+    best = found[int(np.argmax(probabilities(found)))]
+    if best.easy:
+        few = [one for one in found if one.easy]
+        return sample_gaussians(few, seed=model.seed, options=model.options)
+    return None
+
+
+def _is_seen(structure: Structure) -> bool:
+    """Has every row a Gaussian factor of its own?"""
+    return structure.fitted is not None and structure.fitted.sites is not None
+
+
+def _seen(structure: Structure) -> Likelihood:
+    """Clients through the Gaussian factors of their rows: sweeps over these cost little."""
+    assert structure.fitted is not None
+    gram, cross = structure.fitted.moments.gram, structure.fitted.moments.cross
+    points = np.einsum("kij,kj->ki", np.linalg.pinv(gram, rcond=1e-10, hermitian=True), cross)
+    back = np.linalg.inv(structure.basis)
+    return ConstantGaussian(points @ structure.basis.T, back.T @ gram @ back)
 
 
 def _in_phi(clients: Likelihood, basis: Array) -> Any:
     """The clients in coordinates phi: what the sampler of populations needs of a likelihood."""
     return Recoded(clients, basis)
-
-
-def _sampled(
-    clients: Any, structure: Structure, single: bool, model: VANEB, progress: Progress | None
-) -> tuple[Prior, Sampling]:
-    """By sweeps; where these break down on clients that say next to nothing, by the Gaussians that the
-    structure was found with."""
-    try:
-        return sample_populations(
-            clients, single=single, seed=model.seed, options=model.options or ROWS, progress=progress,
-            varying=structure.varying,
-        )  # fmt: skip
-    except np.linalg.LinAlgError:
-        fitted = structure.fitted
-        found = None if fitted is None else sample_gaussians(fitted, seed=model.seed, most=MOST)
-        if found is None:
-            raise
-        return found
 
 
 def fit_several(
@@ -318,7 +422,7 @@ def fit_several(
     )  # fmt: skip
     model.prior_, model.certificate_, model.trace_ = prior.mapped(basis, names), None, ()
     fixed = FixedEffects(names, basis @ crossed.fixed, basis @ crossed.covariance @ basis.T)
-    structure = Structure(basis, may_vary, None, gaussian(crossed.variance), ())
+    structure = Structure(basis, may_vary, None, (), gaussian(crossed.variance), ())
     return crossed, fixed, structure, posterior(clients, model.prior_, ids=rows.ids, names=names)
 
 
@@ -347,20 +451,26 @@ def looks_odd(fitted: Fitted) -> bool:
 def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
     """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
 
-    By more than a standard error of the average over clients, whose losses are compared one by one; and only
+    By ``SURELY`` standard errors of the average over clients, whose losses are compared one by one; and only
     where clients are skewed or have other tails than one Gaussian.
     """
     rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
     if not may_have_groups(structure, rows.n_clients):
         return False
-    family = structure.family
+    family, fitted = structure.family, structure.fitted
 
     def half(first: GroupedRows, second: GroupedRows) -> Half:
+        clients = exact_likelihood(first, family)
+        if fitted is not None and _is_seen(structure) and not clients.is_gaussian:
+            start = fitted.points.mean(axis=0)
+            own = fit_others(first, family, structure.basis, fitted.model.varying, start, fitted.correlated)
+            clients = _seen(replace(structure, fitted=own))
+
         def losses(after: Posterior) -> Array:
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
             return family.client_scores(second, mean)
 
-        return Half(exact_likelihood(first, family), losses)
+        return Half(clients, losses)
 
     first, second = halves_of_rows(rows, seed)
     return mixture_predicts_better((half(first, second), half(second, first)), structure, seed)
@@ -383,18 +493,36 @@ def may_have_groups(structure: Structure, n_clients: int) -> bool:
 
 def mixture_predicts_better(halves: tuple[Half, Half], structure: Structure, seed: int) -> bool:
     """See ``predicts_better``."""
-    gains = []
+    losses = []
     for clients, losses_of in halves:
-        losses = []
-        for single in (True, False):
-            prior, _ = sample_populations(
-                _in_phi(clients, structure.basis), single=single, seed=seed, options=QUICK,
-                varying=structure.varying,
-            )  # fmt: skip
-            losses.append(losses_of(posterior(clients, prior.mapped(structure.basis))))
-        gains.append(losses[0] - losses[1])
-    gain = np.mean(gains, axis=0)
-    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
+        recoded = _in_phi(clients, structure.basis)
+        priors = [
+            sample_populations(recoded, single=single, seed=seed, options=QUICK, varying=structure.varying)[0]
+            for single in (False, True)
+        ]
+        if (own := _one_gaussian(recoded, structure, seed)) is not None:
+            priors.append(own)
+        losses.append([losses_of(posterior(clients, prior.mapped(structure.basis))) for prior in priors])
+    both = min(map(len, losses))
+    mixture, *others = np.mean([one[:both] for one in losses], axis=0)
+    gains = np.array(others) - mixture
+    return bool((gains.mean(axis=1) > SURELY * gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])).all())
+
+
+def _one_gaussian(clients: Any, structure: Structure, seed: int) -> Prior | None:
+    """Gaussian populations with what the structure assumes of correlations, in coordinates phi."""
+    fitted = structure.fitted
+    if fitted is None or not clients.is_gaussian:
+        return None
+    view = clients.expanded(None)
+    gram = np.ascontiguousarray(view.base_precision)
+    cross = np.einsum("kij,kj->ki", gram, view.estimates)
+    moments = Moments(gram, cross, penalty=0.0 if fitted.moments.n_rows else fitted.moments.penalty)
+    root = fitted.model.root * np.sqrt(fitted.model.variance)
+    model = fit_moments(moments, fitted.model.varying, correlated=fitted.correlated, start=root)
+    own = likely(Fitted(model, moments, view.estimates, np.zeros(len(model.mean)), fitted.correlated))
+    drawn = None if own is None else sample_gaussians([own], seed=seed, options=QUICK)
+    return drawn[0] if drawn else None
 
 
 def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:

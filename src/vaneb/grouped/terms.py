@@ -18,6 +18,7 @@ from vaneb.grouped.design import Design
 from vaneb.grouped.formula import ParsedFormula, RandomTerm, Term, group_name
 from vaneb.grouped.syntax import shown
 from vaneb.local.data import GroupedRows
+from vaneb.local.family import family_class
 
 Flags = NDArray[np.bool_]
 
@@ -98,8 +99,9 @@ def varying_columns(
 
     A column that is constant within clients describes the client itself.  It moves the centre of the
     population, theta_k = B z_k + u_k, and its coefficient is the same for all.  Not so the intercept.
-    Where rows are not Gaussian and the formula has no bars such a column is left to the population: sampling
-    what clients share mixes slowly there, and the posterior learns that the coefficient hardly differs.
+    Where a row has several indices, or clients' losses are no sums over rows, and the formula has no bars,
+    such a column is left to the population: sampling what clients share mixes slowly there, and the posterior
+    learns that the coefficient hardly differs.
     """
     asked = (
         np.ones(rows.design.shape[1], dtype=bool)
@@ -111,7 +113,7 @@ def varying_columns(
             f"formula: family {family} has no intercept that could differ. Name a covariate before the bar, "
             f"as in (x | {groups.name})."
         )
-    if groups.effects is None and family != "gaussian":
+    if groups.effects is None and (family == "multinomial" or not family_class(family).by_row):
         return asked, ()
     intercept = np.array([name == "Intercept" for name in design.names])
     of_client = constant_within(rows) & ~intercept & asked

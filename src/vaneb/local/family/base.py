@@ -248,17 +248,22 @@ class Family:
 
     # ---------------------------------------------------------------- scatter
 
-    def excess_scatter(self, rows: GroupedRows, index: Array, freedom: int) -> str:
-        """What to say where responses scatter more than the family has it, else nothing."""
-        return ""
+    def scatter(self, rows: GroupedRows, index: Array, freedom: float) -> tuple[float, str]:
+        """Pearson's statistic per degree of freedom, and what to say where that is more than the family has
+        it, else nothing."""
+        return 1.0, ""
 
-    def too_much_scatter(self, rows: GroupedRows, index: Array, freedom: int, fourth: Array) -> float | None:
+    def too_much_scatter(
+        self, rows: GroupedRows, index: Array, freedom: float, fourth: Array
+    ) -> float | None:
         """Pearson's statistic per degree of freedom, where it is beyond chance and beyond ``NOTICED``.
 
         ``fourth`` is the variance of one squared Pearson residual, (N,).
         """
         mean = self.mean(index)
         squares = rows.weight * (rows.response - mean) ** 2 / self.variance(mean)
+        if freedom <= 0:
+            return None
         ratio = float(squares.sum()) / freedom
         error = float(np.sqrt(fourth.sum())) / freedom
         return ratio if ratio > max(NOTICED, 1 + BEYOND_CHANCE * error) else None
@@ -268,7 +273,7 @@ class Family:
 #: are then too small by a tenth.
 NOTICED = 1.2
 #: ... and this many of its standard errors above them.
-BEYOND_CHANCE = 4.0
+BEYOND_CHANCE = 3.0
 
 
 def positive(family: str, name: str, value: float) -> float:

@@ -94,16 +94,16 @@ class Binomial(Family):
         p = np.clip(mean, CLIP, 1 - CLIP)
         return -(response * np.log(p) + (1 - response) * np.log1p(-p))
 
-    def excess_scatter(self, rows: GroupedRows, index: Array, freedom: int) -> str:
+    def scatter(self, rows: GroupedRows, index: Array, freedom: float) -> tuple[float, str]:
         """Var w (y - p)^2 / pq = 2 + (1 / pq - 6) / w.  Single trials say nothing of their scatter."""
         if not ((rows.response > 0) & (rows.response < 1)).any():
-            return ""
+            return 1.0, ""
         p = expit(index)
         fourth = 2 + (1 / (p * (1 - p)) - 6) / np.maximum(rows.weight, 1e-300)
         ratio = self.too_much_scatter(rows, index, freedom, np.maximum(fourth, 0.0))
         if ratio is None:
-            return ""
-        return (
-            f"successes scatter more than binomial ones: within clients Pearson's statistic is {ratio:.2f} "
-            "per degree of freedom, where 1 is expected. Intervals are too narrow; a covariate may be missing"
+            return 1.0, ""
+        return ratio, (
+            f"successes scatter more than binomial ones: within clients their variance is {ratio:.2f} times "
+            "what is expected. The fit allows for it; a covariate may be missing"
         )

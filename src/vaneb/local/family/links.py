@@ -12,6 +12,7 @@ from scipy.special import expit
 Array = NDArray[np.float64]
 #: Points of the Gauss-Hermite quadrature.
 NODES = 9
+KNOWN = 4.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Link:
 
 def _log_average(e: Array, v: Array) -> Array:
     with np.errstate(over="ignore"):
-        return np.exp(e + v / 2)
+        return np.exp(e + np.minimum(v, KNOWN) / 2)
 
 
 def _logit_average(e: Array, v: Array) -> Array:
@@ -35,6 +36,6 @@ def _logit_average(e: Array, v: Array) -> Array:
 
 
 IDENTITY = Link(lambda eta: eta, lambda e, v: e)
-#: E[exp eta] = exp(e + v / 2)
+#: E[exp eta] = exp(e + v / 2); beyond v = ``KNOWN`` nothing but the far tail of the Gaussian would count.
 LOG = Link(np.exp, _log_average)
 LOGIT = Link(expit, _logit_average)

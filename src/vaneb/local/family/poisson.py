@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy.special import gammaln, pdtr, xlogy
+from scipy.special import betainc, gammaln, pdtr, xlogy
 
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array, Family, Flags, counts, log_of_counts
@@ -31,7 +31,10 @@ def derivatives(eta, y, a):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class Poisson(Family):
-    """Counts with log link; log exposure goes into the offset."""
+    """Counts with log link; log exposure goes into the offset.
+
+    A dispersion above one stands for counts that scatter more than Poisson's (quasi-likelihood).
+    """
 
     name: ClassVar[str] = "poisson"
     losses: ClassVar[Losses] = Losses(value, derivatives)
@@ -57,7 +60,13 @@ class Poisson(Family):
         return rng.poisson(np.exp(index)).astype(np.float64)
 
     def below(self, response: Array, mean: Array) -> Array:
-        return np.where(response < 0, 0.0, pdtr(np.floor(np.maximum(response, 0)), mean))
+        """With a dispersion above one, of a negative binomial count of that variance."""
+        whole = np.floor(np.maximum(response, 0))
+        if self.dispersion > 1:
+            found = betainc(mean / (self.dispersion - 1), whole + 1, 1 / self.dispersion)
+        else:
+            found = pdtr(whole, mean)
+        return np.where(response < 0, 0.0, found)
 
     def working_response(self, rows: GroupedRows) -> Array:
         return log_of_counts(rows)
@@ -79,12 +88,12 @@ class Poisson(Family):
     def row_scores(cls, response: Array, mean: Array) -> Array:
         return 2 * (xlogy(response, response / mean) - (response - mean))
 
-    def excess_scatter(self, rows: GroupedRows, index: Array, freedom: int) -> str:
+    def scatter(self, rows: GroupedRows, index: Array, freedom: float) -> tuple[float, str]:
         """Var (y - mu)^2 / mu = 2 + 1 / mu for a Poisson count."""
         ratio = self.too_much_scatter(rows, index, freedom, 2 + np.exp(-index))
         if ratio is None:
-            return ""
-        return (
-            f"the counts scatter more than Poisson's: within clients Pearson's statistic is {ratio:.2f} per "
-            "degree of freedom, where 1 is expected. Intervals are too narrow; use family negative-binomial"
+            return 1.0, ""
+        return ratio, (
+            f"the counts scatter more than Poisson's: within clients their variance is {ratio:.2f} times "
+            "their mean. The fit allows for it; family negative-binomial may describe it better"
         )

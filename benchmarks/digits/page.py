@@ -29,9 +29,9 @@ def paired(one: dict[int, Row], other: dict[int, Row]) -> tuple[float, float]:
     return float(gains.mean()), float(gains.std(ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else np.nan
 
 
-def verdict(gain: float, error: float) -> str:
-    if np.isnan(error):
-        return "one seed"
+def verdict(gain: float, error: float, seeds: int) -> str:
+    if seeds < 3:
+        return f"{seeds} seed{'s' * (seeds > 1)}"
     if abs(gain) <= 2 * error:
         return "tie"
     return "**above**" if gain > 0 else "**below**"
@@ -73,7 +73,7 @@ def setting_tables(values: Values, data: str, setting: str) -> list[str]:
             cells = []
             for protocol in PROTOCOLS:
                 gain, error = paired(found[step, protocol], found[other, protocol])
-                cells += [f"{gain:+.2f} ± {error:.2f}", verdict(gain, error)]
+                cells += [f"{gain:+.2f} ± {error:.2f}", verdict(gain, error, len(found[step, protocol]))]
             lines.append(f"| {METHODS[other][0]} | {' | '.join(cells)} |")
     pairs = [paired(found["vaneb_la_smooth", protocol], found[TWIN, protocol]) for protocol in PROTOCOLS]
     words = ", ".join(

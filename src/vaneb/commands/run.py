@@ -208,7 +208,7 @@ def _summarise(fit: GroupedFit, seconds: float) -> None:
         "local fits": ", ".join(f"{outcome} {count:,}" for outcome, count in fit.outcomes.items()),
         "likelihood": fit.likelihood,
     }
-    if fit.local.family.has_dispersion:
+    if fit.local.family.has_dispersion or fit.local.family.dispersion != 1.0:
         rows["dispersion"] = f"{fit.local.family.dispersion:.5g}"
     if fit.local.family.parameter != 1.0:
         rows["family parameter"] = f"{fit.local.family.parameter:.5g}"

@@ -211,22 +211,26 @@ def _chosen(rows: GroupedRows, family: Family, basis: Array, fitted: list[Fitted
 
 
 def _that_predict(rows: GroupedRows, family: Family, basis: Array, fitted: list[Fitted]) -> list[Fitted]:
-    """Candidates that predict rows left out better than every simpler one does.
+    """Candidates that predict rows left out better than those do in which fewer coefficients differ, and not
+    ``SURELY`` worse than without correlations.
 
     Where rows are not what their family says, likelihoods may be sure of differences that do not predict.
     """
-    losses = [left_out_scores(rows, family, basis, one).sum() for one in fitted]
+    first = rows.starts[:-1]
+    losses = [np.add.reduceat(left_out_scores(rows, family, basis, one), first) for one in fitted]
 
-    def simpler(one: Fitted, other: Fitted) -> bool:
-        inside = np.isin(one.model.varying, other.model.varying).all()
-        sizes = (len(one.model.varying), one.correlated), (len(other.model.varying), other.correlated)
-        return bool(inside and sizes[0] < sizes[1])
+    def beaten(one: Fitted, loss: Array, by: Fitted, other: Array) -> bool:
+        r, less = len(one.model.varying), len(by.model.varying)
+        if less > r or not np.isin(by.model.varying, one.model.varying).all():
+            return False
+        worse = loss - other
+        if less < r:
+            return not worse.sum() < 0
+        surely = SURELY * worse.std() * np.sqrt(len(worse))
+        return one.correlated and not by.correlated and not worse.sum() <= surely
 
-    return [
-        one
-        for one, loss in zip(fitted, losses, strict=True)
-        if not any(simpler(two, one) and not loss < least for two, least in zip(fitted, losses, strict=True))
-    ]
+    pairs = list(zip(fitted, losses, strict=True))
+    return [one for one, loss in pairs if not any(beaten(one, loss, *other) for other in pairs)]
 
 
 def compared(basis: Array, fitted: list[Fitted], found: list[Likely | None], family: Family) -> Structure:

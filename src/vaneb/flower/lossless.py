@@ -24,8 +24,9 @@ from vaneb.local.family import family_class
 from vaneb.population.options import QUICK
 
 #: A site's noise is not that of the others if its variance is so many times larger or smaller, and that is no
-#: chance; with fewer sites nobody knows whose is the usual one.
-ANOTHER_ORDER, RARE, FEWEST_SITES = 10.0, 1e-6, 3
+#: chance; with fewer sites nobody knows whose is the usual one.  All are left as they are where such sites
+#: change everybody's variance by less than a factor.
+ANOTHER_ORDER, RARE, FEWEST_SITES, MATERIAL = 10.0, 1e-6, 3, 2.0
 #: A first population, from clients that know nothing of each other, is too narrow.
 WIDER = 2.0
 
@@ -96,14 +97,17 @@ def with_usual_noise(sites: Mapping[int, SiteSums]) -> dict[int, SiteSums]:
     usual = float(np.median(squares / chi2.median(freedom))) if len(known) >= FEWEST_SITES else 0.0
     if not usual > 0:
         return {}
-    chance = np.minimum(chi2.cdf(squares / usual, freedom), chi2.sf(squares / usual, freedom))
-    odd = {}
-    for node, ratio, rare in zip(known, squares / freedom / usual, chance < RARE, strict=True):
-        if rare and ratio > ANOTHER_ORDER:
-            odd[node] = known[node].weighed(1 / ratio)
-        elif rare and ratio < 1 / ANOTHER_ORDER:
-            odd[node] = known[node].with_squares(usual * known[node].freedom)
-    return odd
+    ratio = squares / freedom / usual
+    rare = np.minimum(chi2.cdf(squares / usual, freedom), chi2.sf(squares / usual, freedom)) < RARE
+    odd = rare & ((ratio > ANOTHER_ORDER) | (ratio < 1 / ANOTHER_ORDER))
+    with_them, without = (squares[some].sum() / freedom[some].sum() for some in (ratio >= 0, ~odd))
+    if without / MATERIAL < with_them < without * MATERIAL:
+        return {}
+    return {
+        node: site.weighed(without / usual / one) if one > 1 else site.with_squares(without * site.freedom)
+        for (node, site), one, is_odd in zip(known.items(), ratio, odd, strict=True)
+        if is_odd
+    }
 
 
 def _family(settings: Settings, everyone: SiteSums, columns: Columns) -> tuple[Family, bool]:

@@ -13,7 +13,8 @@ class Options:
     ----------
     draws : populations that are kept.  More make results from two seeds more alike.
     burn : sweeps before the first one that is kept.
-    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d) at most.
+    sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d) at most, beyond
+        30 dimensions times d / 30.
         Where these end the fit, the Monte Carlo error that was reached is told.
     accuracy : Monte Carlo standard error, in posterior standard deviations, at which a fit stops; 95% of
         clients' estimates, and half the errors of interval ends, must be below it.
@@ -21,7 +22,8 @@ class Options:
     groups : Gaussian components at most.
     spare : empty components that a sweep offers to clients.
     first_clients : clients that the burn-in looks at, where there are more.
-    work : pairs of a client and a kept population, at most; with very many clients fewer are kept.
+    work : pairs of a client and a kept population, at most, beyond ten dimensions times (d / 10)^2; with very
+        many clients fewer are kept.
     fewest_draws : populations kept however many clients there are.
     smallest_scale : ratio of the smallest to the largest standard deviation that components are offered.
     expansions : how often, during burn-in, clients whose likelihood is not Gaussian are expanded anew.

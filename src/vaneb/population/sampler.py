@@ -177,7 +177,8 @@ class _Chain:
 
     def run(self, expansions: int, progress: Progress | None) -> tuple[list[Components], Sampling]:
         options, n, blocks = self.options, self.n, len(self.clients.lanes.x)
-        draws = int(np.clip(options.work / n, options.fewest_draws, options.draws))
+        pairs = n * max(1.0, (self.clients.lanes.x.shape[1] / 10) ** 2)
+        draws = int(np.clip(options.work / pairs, options.fewest_draws, options.draws))
         everyone, few = slice(0, blocks), slice(0, blocks, max(1, n // options.first_clients))
         population = self.start(few)
         anew = np.linspace(0, options.burn // 2, expansions + 1)[1:].astype(int)
@@ -210,7 +211,8 @@ class _Chain:
 
     def _most_sweeps(self, draws: int) -> float:
         """Sweeps that the clients' number allows; a client that is not Gaussian counts as several."""
-        pairs = self.n * (1 + self.clients.lanes.x.shape[1]) * self.clients.cost
+        d = self.clients.lanes.x.shape[1]
+        pairs = self.n * (1 + d) * max(1.0, d / 30) * self.clients.cost
         return max(self.options.burn + draws, min(self.options.sweeps, self.options.effort / pairs))
 
     def _expand(self, population: Mixture) -> None:

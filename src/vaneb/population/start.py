@@ -39,7 +39,9 @@ def first_mixture(
     """
     n, d, r = clients.clients, clients.x.shape[1], len(varying)
     clients = clients._replace(x=np.clip(clients.x, -FAR, FAR))
-    many = 1 if most == 1 or r == 0 else int(np.clip(round(3 * n ** (1 / 3)), 4, min(most, max(n // 2, 1))))
+    # Groups of fewer clients than half the dimension would say nothing of their covariance.
+    most = min(most, max(n // 2, 1), max(2 * n // max(r, 1), 4)) if r else 1
+    many = 1 if most == 1 else int(np.clip(round(3 * n ** (1 / 3)), min(4, most), most))
     x = in_a_row(clients.x, n)
     centres = np.zeros((many, d))
     centres[:, varying] = (0.7 * x[pick(many)] if many > 1 else x.mean(axis=0, keepdims=True))[:, varying]
@@ -118,7 +120,8 @@ def _merged(
 ) -> tuple[Array, Array, Array]:
     """Pairs of groups made one, as long as the log-likelihood falls by less than a group has to earn."""
     r = len(varying)
-    price = 0.5 * (1 + 2 * r) * math.log(max(clients.clients, 2))
+    # Entries of a covariance count less than one each, since their prior holds them together.
+    price = 0.5 * (1 + 2 * r + r**2 / 20) * math.log(max(clients.clients, 2))
     while len(weights) > 1:
         log_p = kernels.pair_log_likelihoods(
             clients.clients, clients.x, clients.precision, centres, roots

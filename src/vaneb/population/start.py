@@ -39,8 +39,8 @@ def first_mixture(
     """
     n, d, r = clients.clients, clients.x.shape[1], len(varying)
     clients = clients._replace(x=np.clip(clients.x, -FAR, FAR))
-    # Groups of fewer clients than half the dimension would say nothing of their covariance.
-    most = min(most, max(n // 2, 1), max(2 * n // max(r, 1), 4)) if r else 1
+    # Groups of fewer clients than a quarter of the dimension would say nothing of their covariance.
+    most = min(most, max(n // 2, 1), max(4 * n // r, 4)) if r else 1
     many = 1 if most == 1 else int(np.clip(round(3 * n ** (1 / 3)), min(4, most), most))
     x = in_a_row(clients.x, n)
     centres = np.zeros((many, d))
@@ -120,8 +120,8 @@ def _merged(
 ) -> tuple[Array, Array, Array]:
     """Pairs of groups made one, as long as the log-likelihood falls by less than a group has to earn."""
     r = len(varying)
-    # Entries of a covariance count less than one each, since their prior holds them together.
-    price = 0.5 * (1 + 2 * r + r**2 / 20) * math.log(max(clients.clients, 2))
+    # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
+    price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
     while len(weights) > 1:
         log_p = kernels.pair_log_likelihoods(
             clients.clients, clients.x, clients.precision, centres, roots

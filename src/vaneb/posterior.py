@@ -181,10 +181,10 @@ class Posterior:
         points = self._points - before.mean[:, None, :]
         extra = weight - 1 / POINTS
         shift = np.einsum("ks,ksi->ki", extra, points)
-        second = before.covariance + np.einsum("ks,ksi,ksl->kil", extra, points, points)
+        second = before.covariance + np.swapaxes(points * extra[:, :, None], 1, 2) @ points
         covariance = second - shift[:, :, None] * shift[:, None, :]
         centred = points - np.einsum("ks,ksi->ki", weight, points)[:, None, :]
-        plain = np.einsum("ks,ksi,ksl->kil", weight, centred, centred)
+        plain = np.swapaxes(centred * weight[:, :, None], 1, 2) @ centred
         bad = np.linalg.eigvalsh(covariance)[:, 0] <= 0.05 * np.linalg.eigvalsh(plain)[:, 0]
         covariance[bad] = plain[bad]
         sd = np.sqrt(np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 1e-60))

@@ -170,7 +170,8 @@ def _matched(
     weight = np.minimum(weight, len(normal) ** 0.5 * weight.mean(axis=1, keepdims=True))
     weight /= weight.sum(axis=1, keepdims=True)
     shift = weight @ normal
-    second = np.einsum("ks,si,sj->kij", weight, normal, normal) - shift[:, :, None] * shift[:, None, :]
+    squares = (normal[:, :, None] * normal[:, None, :]).reshape(len(normal), d * d)
+    second = (weight @ squares).reshape(n, d, d) - shift[:, :, None] * shift[:, None, :]
     # in coordinates in which the posterior under the old view is N(0, I / WIDER^2)
     values, vectors = np.linalg.eigh(second)
     enough = (1 / (weight**2).sum(axis=1) > 4 * d + 4) & (values[:, 0] > 1e-3)

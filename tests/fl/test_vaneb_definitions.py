@@ -183,26 +183,6 @@ def test_label_adjustment_leaves_the_proportions_out_of_the_head():
     assert build_algorithm("vaneb_la", network, OPTIONS["vaneb_la"]).adds_label_prior
 
 
-def test_the_posterior_of_a_head_is_that_of_a_penalised_multinomial_regression():
-    from vaneb.fl.algorithms.vaneb_glm import head_posterior
-
-    rng = np.random.default_rng(0)
-    seen = torch.from_numpy(rng.normal(size=(40, 4)))
-    labels = torch.from_numpy(rng.integers(0, 3, 40))
-    offset, mean = torch.from_numpy(rng.normal(size=3)), torch.from_numpy(rng.normal(size=(3, 4)))
-
-    def loss(flat):
-        head = flat.reshape(3, 4)
-        fit = torch.log_softmax(seen @ head.T + offset, 1)[range(40), labels].sum()
-        return -fit + (head - mean).square().sum() / (2 * 0.5)
-
-    head, variance = head_posterior(seen, labels, offset, mean, 0.5)
-    flat = head.reshape(-1)
-    assert torch.autograd.functional.jacobian(loss, flat).abs().max() < 1e-3
-    exact = torch.linalg.inv(torch.autograd.functional.hessian(loss, flat))
-    assert variance == pytest.approx(float(exact.diagonal().mean()), rel=1e-6)
-
-
 def test_a_client_without_a_word_in_the_rounds_gets_a_head_of_its_own(tmp_path):
     """VANEB-GLM personalises from mu and tau alone: without client states, and not to the mean."""
     from vaneb.fl.config import config_from

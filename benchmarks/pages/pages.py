@@ -1,8 +1,8 @@
 """Make a page of every kind from simulated data, and take its picture in headless Chromium.
 
-    python examples/pages.py FOLDER                      # all pages
-    python examples/pages.py FOLDER schools run          # only these
-    python examples/pages.py FOLDER --pictures docs/pictures
+    python benchmarks/pages/pages.py FOLDER                      # all pages
+    python benchmarks/pages/pages.py FOLDER schools run          # only these
+    python benchmarks/pages/pages.py FOLDER --pictures docs/pictures
 
 Pages that are in FOLDER already are not made again.  Pictures need selenium, Pillow, chromium and
 chromedriver.

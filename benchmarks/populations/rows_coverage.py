@@ -112,11 +112,11 @@ def oracle(cell: Cell, frame: pd.DataFrame) -> Answer:
     return Answer(*out)
 
 
-def measured(cell: Cell, seed: int) -> Row:
+def measured(cell: Cell, seed: int, formula: str) -> Row:
     frame, theta = grouped(cell, seed)
     began = time.process_time()
     try:
-        after = fit_groups(frame, client="group", formula="y ~ x", family=cell.family).posterior
+        after = fit_groups(frame, client="group", formula=formula, family=cell.family).posterior
         lower, upper = after.interval(LEVEL)
     except Exception as error:
         return {"failed": f"{type(error).__name__}: {error}"}
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--rows", type=numbers, default=[8, 30])
     parser.add_argument("--slope-sd", type=lambda t: [float(w) for w in t.split(",")], default=[0.4, 0.0])
     parser.add_argument("--replicates", type=int, help="default: 40 up to K = 50, 20 up to 150, else 10")
+    parser.add_argument("--formula", default="y ~ x", help="another one wants a folder of its own")
     parser.add_argument("--quick", action="store_true", help="five replicates, K up to 50")
     parser.add_argument("--results", type=Path, default=HERE / "results", metavar="FOLDER")
     options = parser.parse_args()
@@ -179,7 +180,7 @@ def main() -> None:
             if cell.family not in warm:
                 measured(cell._replace(K=12, rows=8), 0)
                 warm.add(cell.family)
-            row = {**cell._asdict(), "replicate": replicate, **measured(cell, FIRST_SEED + replicate)}
+            row = {**cell._asdict(), "replicate": replicate, **measured(cell, FIRST_SEED + replicate, options.formula)}
             append(path, rounded(row | {"version": run["version"], "commit": run["commit"]}))
             count += 1
         if count:

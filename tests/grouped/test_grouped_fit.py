@@ -332,3 +332,15 @@ def test_no_worse_than_a_mixed_model_on_real_data(file: str, formula: str, famil
     values = fit.held_out.values
     assert values["personalised"] <= lme4
     assert values["personalised"] < min(values["local"], values["pooled"])
+
+
+def test_counts_of_which_half_say_little_do_not_end_in_an_error() -> None:
+    """In this draw rounds of Gaussian factors for half of the rows went further and further out."""
+    rng = np.random.default_rng(2026)
+    theta = np.array([0.7, 0.3]) + np.array([0.8, 0.4]) * rng.standard_normal((50, 2))
+    group = np.repeat(np.arange(50), 8)
+    x = rng.standard_normal(400)
+    y = rng.poisson(np.exp(theta[group, 0] + theta[group, 1] * x))
+    rows = pd.DataFrame({"group": [f"g{g:05d}" for g in group], "x": x, "y": y.astype(float)})
+    after = fit_groups(rows, client="group", formula="y ~ x", family="poisson").posterior
+    assert np.sqrt(np.mean((after.mean - theta) ** 2)) < 0.4

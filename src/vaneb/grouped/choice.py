@@ -114,7 +114,7 @@ def fit_others(
         points = kernels.posterior_means(gram, cross, varying, model.root, model.mean)
         before = index
         found = np.einsum("np,np->n", design, points[rows.client_of_row])
-        index = index + np.clip(found - index, -FARTHEST, FARTHEST) if i < 3 else found
+        index = index + np.clip(found - index, -FARTHEST, FARTHEST)
         variance = kernels.index_variances(design, rows.starts, gram, varying, model.root, model.inverse)
         constant, mean, spread = kernels.tilted(
             family.losses.values, family.parameter, rows.response, rows.offset, scale, index,

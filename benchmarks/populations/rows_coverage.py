@@ -178,9 +178,13 @@ def main() -> None:
                 append(path, {"run": run})
                 begun = True
             if cell.family not in warm:
-                measured(cell._replace(K=12, rows=8), 0)
+                measured(cell._replace(K=12, rows=8), 0, options.formula)
                 warm.add(cell.family)
-            row = {**cell._asdict(), "replicate": replicate, **measured(cell, FIRST_SEED + replicate, options.formula)}
+            row = {
+                **cell._asdict(),
+                "replicate": replicate,
+                **measured(cell, FIRST_SEED + replicate, options.formula),
+            }
             append(path, rounded(row | {"version": run["version"], "commit": run["commit"]}))
             count += 1
         if count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from vaneb.estimators import VANEB
 from vaneb.grouped import fit_groups
 from vaneb.grouped.from_sums import ClientSums, find_structure_of_sums, fit_population_of_sums
+from vaneb.grouped.gaussian_posterior import probabilities
 from vaneb.grouped.halves import first_halves, some_rows
+from vaneb.grouped.population import find_structure
 from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.local.data import GroupedRows
@@ -59,6 +62,19 @@ def test_given_what_differs_sums_say_what_rows_say(right: str, varying: list[boo
     after = posterior(sums.whole.likelihood(structure.family), model.prior_)
     assert_allclose(after.mean, fit.posterior.mean, rtol=1e-6)
     assert_allclose(after.sd, fit.posterior.sd, rtol=1e-6)
+
+
+@pytest.mark.parametrize("slopes", [0.0, 0.15, 0.4])
+@pytest.mark.parametrize("clients", [10, 40])
+def test_sums_and_rows_think_the_same_of_what_differs(slopes: float, clients: int) -> None:
+    for seed in range(3):
+        frame = simulated(slopes, clients=clients, seed=seed)
+        rows = fit_groups(frame, client="k", formula="y ~ x").rows
+        everything = np.ones(2, dtype=bool)
+        of_rows = find_structure(rows, SimpleNamespace(family=gaussian()), everything, asked=False)
+        of_sums = find_structure_of_sums(sums_of(rows), gaussian(), known=False)
+        assert_array_equal(of_sums.varying, of_rows.varying)
+        assert_allclose(probabilities(of_sums.found), probabilities(of_rows.found), atol=1e-6)
 
 
 def test_sums_see_whether_slopes_differ_without_halves() -> None:

@@ -33,8 +33,6 @@ ROUNDS, SETTLED = 15, 1e-3
 FARTHEST = 1.0
 #: Weak prior of the standard deviations on the scale of the index, for data in which responses are all alike.
 WIDEST = 5.0
-#: A row may take away at most this share of what is known of its index.
-LEVERAGE = 0.999
 #: Slopes of which each is a candidate by itself, at most.
 FEW = 4
 #: Points of the quadrature along a row's index, and the share of a change that is made in one round.
@@ -191,25 +189,3 @@ def candidates(
         if len(at) > 1 and enough_clients(len(at), n_clients):
             found.append(Candidate(at, True))
     return sorted(found, key=lambda one: len(one.varying))
-
-
-def left_out_scores(rows: GroupedRows, family: Family, basis: Array, fitted: Fitted) -> Array:
-    """How badly all other rows predict each row, (N,): what its own factor says is taken out again.
-
-    Exact for least squares, where it is the formula of PRESS, given the variances.
-    """
-    model, design = fitted.model, np.ascontiguousarray(rows.design @ basis)
-    index = np.einsum("np,np->n", design, fitted.points[rows.client_of_row])
-    variance = model.variance * kernels.index_variances(
-        design, rows.starts, fitted.moments.gram, model.varying, model.root, model.inverse
-    )
-    if fitted.sites is None:
-        t = rows.weight / model.variance
-        n = t * (rows.response - rows.offset)
-    else:
-        t, n = fitted.sites
-    rest = 1 - np.minimum(t * variance, LEVERAGE)
-    mean = (index - variance * n) / rest + rows.offset
-    with np.errstate(over="ignore"):
-        response = family.average(mean[:, None], (variance / rest)[:, None, None])
-    return family.row_scores(rows.response, response) * rows.weight

@@ -14,7 +14,6 @@ import numpy as np
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped.choice import WIDEST, Candidate, candidates, fit_least_squares
-from vaneb.grouped.gaussian_posterior import likely
 from vaneb.grouped.mixed_model import MOST, SMALLEST, TIE_BREAK, Centred, Moments, basis_of, identified
 from vaneb.grouped.population import (
     Flags,
@@ -84,7 +83,7 @@ def find_structure_of_sums(
     if centred.exact:
         notes += ("the fit leaves no residuals: there is no noise to be seen",)
     fitted = [fit_least_squares(centred, *one) for one in sets]
-    structure = compared(basis, fitted, [likely(one) for one in fitted], family)
+    structure = compared(basis, fitted, family)
     if gaussian and not known:
         assert structure.fitted is not None
         family = family.with_dispersion(structure.fitted.model.variance)

@@ -11,8 +11,8 @@ deviations, nu = 2, and uniform correlations of any two.  Draws are independent,
 Gibbs sampler that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
 
 The average weight is the likelihood of what was assumed of the population: nothing differs, or the intercept,
-or all, with or without correlations.  These are averaged over, each as probable as the rows have it; that
-clients do not differ at all has a probability of its own.
+or all, with or without correlations.  These are averaged over.  That less differs has to be shown by the rows
+(``ODDS``); that clients do not differ at all has a probability of its own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ POINTS, ROUNDS = 2, 3
 FREEDOM = 6.0
 #: Effective number of points, as a share of all, below which a candidate is left out.
 LEAST = 0.1
-#: The prior of standard deviations: scales beside the likeliest value, and beside the noise.
-WIDER, PLAUSIBLE = 2.0, 0.5
+#: The half-t prior of standard deviations: its scale beside the likeliest value, and beside a row's noise.
+WIDER, PLAUSIBLE = 2.0, 1.0
+#: Odds, before rows are seen, that more differs: the intercept against nothing, slopes against the intercept.
+#: A slope that is wrongly held to be the same for all clients makes intervals too short; the other mistake
+#: makes them a little long.  With 10 intervals hold almost as well as if slopes always differed.
+ODDS = 10.0
 #: Candidates of a smaller probability than this are left out.
 UNLIKELY = 0.01
 #: Clients whose estimates tell the Monte Carlo error.
@@ -90,12 +94,12 @@ def likely(fitted: Fitted) -> Likely | None:
 
 
 def log_odds(found: Sequence[Likely]) -> Array:
-    """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ with the
-    same probability, shared by the candidates of each kind."""
+    """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ, each
+    ``ODDS`` times as probable as the one before; candidates of a kind share what it has."""
     sizes = np.array([len(one.fitted.model.varying) for one in found])
     least = sizes[sizes > 0].min(initial=len(found[0].fitted.points[0]))
     kind = (sizes > 0) * 1 + (sizes > least)
-    return -np.log(np.bincount(kind)[kind])
+    return kind * math.log(ODDS) - np.log(np.bincount(kind)[kind])
 
 
 def probabilities(found: Sequence[Likely]) -> Array:
@@ -205,13 +209,13 @@ def _profiles(moments: Moments, varying: NDArray[np.intp], roots: Array) -> tupl
     return kernels.deviances(moments.gram, moments.cross, moments.square, moments.n_rows, varying, roots)
 
 
-def _reach(fitted: Fitted) -> Array:
-    """Scale of the half-t prior of standard deviations, in those of the noise, (r,).
-
-    In coordinates of centred and scaled covariates a spread of half the noise is plausible, and one of twice
-    what is seen.
-    """
-    return np.hypot(WIDER * np.linalg.norm(fitted.model.root, axis=1), PLAUSIBLE)
+def _noise_of_a_row(moments: Moments) -> float:
+    """Standard deviation of an average row's noise, beside that of a row of weight one; 1 on the scale of an
+    index, where noise is no parameter."""
+    everything = np.einsum("kii->", moments.gram)
+    if not moments.n_rows or not everything:
+        return 1.0
+    return math.sqrt(moments.n_rows * moments.dimension / everything)
 
 
 class _Target:
@@ -220,7 +224,9 @@ class _Target:
 
     def __init__(self, fitted: Fitted) -> None:
         self.fitted, self.moments, self.varying = fitted, fitted.moments, fitted.model.varying
-        self.reach = _reach(fitted)
+        # Along centred and scaled covariates, in standard deviations of the noise.
+        plausible = PLAUSIBLE * _noise_of_a_row(self.moments)
+        self.reach = np.hypot(WIDER * np.linalg.norm(fitted.model.root, axis=1), plausible)
         self.r = r = len(self.varying)
         self.lower = np.tril_indices(r, -1) if fitted.correlated else (np.empty(0, int), np.empty(0, int))
         # Independent standard deviations have this prior each by itself.

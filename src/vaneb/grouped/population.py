@@ -13,7 +13,7 @@ from vaneb.blocks import one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import mixed_kernels as kernels
-from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others, left_out_scores
+from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others
 from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, sample_gaussians
@@ -140,7 +140,7 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
         found = _fit_all(rows, family, basis, sets, local.pooled.theta[0])
         fitted, family = found.fitted, found.family
         notes += found.notes
-    structure = _chosen(rows, family, basis, fitted)
+    structure = compared(basis, fitted, family)
     if not asked:
         notes += what_differs(structure, len(sets[-1].varying))
     if family.name == "gaussian":
@@ -178,7 +178,7 @@ def _fit_all(
             fitted.append(fit_others(rows, family, basis, one.varying, start, one.correlated, last))
         if not noticed or len(sets) == 1:
             break
-        best = _chosen(rows, family, basis, fitted).fitted
+        best = compared(basis, fitted, family).fitted
         assert best is not None
         if len(best.model.varying) <= len(least.varying):
             break
@@ -204,38 +204,9 @@ def _with_scatter(
     return family, noticed
 
 
-def _chosen(rows: GroupedRows, family: Family, basis: Array, fitted: list[Fitted]) -> Structure:
-    if len(fitted) > 1 and family.n_index == 1 and rows.n_rows.max() > 1:
-        fitted = _that_predict(rows, family, basis, fitted)
-    return compared(basis, fitted, [likely(one) for one in fitted], family)
-
-
-def _that_predict(rows: GroupedRows, family: Family, basis: Array, fitted: list[Fitted]) -> list[Fitted]:
-    """Candidates that predict rows left out better than those do in which fewer coefficients differ, and not
-    ``SURELY`` worse than without correlations.
-
-    Where rows are not what their family says, likelihoods may be sure of differences that do not predict.
-    """
-    first = rows.starts[:-1]
-    losses = [np.add.reduceat(left_out_scores(rows, family, basis, one), first) for one in fitted]
-
-    def beaten(one: Fitted, loss: Array, by: Fitted, other: Array) -> bool:
-        r, less = len(one.model.varying), len(by.model.varying)
-        if less > r or not np.isin(by.model.varying, one.model.varying).all():
-            return False
-        worse = loss - other
-        if less < r:
-            return not worse.sum() < 0
-        surely = SURELY * worse.std() * np.sqrt(len(worse))
-        return one.correlated and not by.correlated and not worse.sum() <= surely
-
-    pairs = list(zip(fitted, losses, strict=True))
-    return [one for one, loss in pairs if not any(beaten(one, loss, *other) for other in pairs)]
-
-
-def compared(basis: Array, fitted: list[Fitted], found: list[Likely | None], family: Family) -> Structure:
+def compared(basis: Array, fitted: list[Fitted], family: Family) -> Structure:
     """The likeliest candidate, among the others; the largest where they cannot be compared."""
-    known = tuple(one for one in found if one is not None)
+    known = tuple(found for one in fitted if (found := likely(one)) is not None)
     if len(known) < len(fitted):
         known = ()
     best = known[int(np.argmax(probabilities(known)))].fitted if known else fitted[-1]

@@ -84,6 +84,26 @@ def test_ordinary_clients_raise_no_alarm() -> None:
     assert alarms <= 6
 
 
+@pytest.mark.parametrize(
+    ("uneven", "spread"), [(0.0, 0.0), (0.0, 100.0), (0.03, 0.0), (0.03, 5.0), (0.1, 50.0)]
+)
+def test_standard_errors_that_are_nearly_equal_raise_no_alarm(uneven: float, spread: float) -> None:
+    """They cannot tell noise from differences: three in 100 at most."""
+    alarms = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        errors = np.exp(uneven * rng.standard_normal((60, 1)))
+        x = spread * rng.standard_normal((60, 1)) + errors * rng.standard_normal((60, 1))
+        alarms += bool(noise_notes(x, errors, ("x",)))
+    assert alarms <= 3
+
+
+def test_equal_standard_errors_are_noticed_where_estimates_scatter_less() -> None:
+    rng = np.random.default_rng(0)
+    (note,) = noise_notes(0.5 * rng.standard_normal((60, 1)), np.ones((60, 1)), ("x",))
+    assert "too large" in note
+
+
 def test_few_clients_are_not_judged() -> None:
     assert noise_notes(np.zeros((39, 1)), np.ones((39, 1)), ("x",)) == ()
     assert noise_notes(np.zeros((40, 1)), np.ones((40, 1)), ("x",)) != ()

@@ -4,22 +4,26 @@ No Gaussian approximation of an estimate stands between the rows and the solver,
 estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
 
 For least squares the likelihood *is* that of a Gaussian report in information form, whatever the number of
-rows.  All other families keep their rows, as an ``Objective`` that knows losses and their derivatives.
+rows.  All other families keep their rows, as an ``Objective`` that knows losses and their derivatives.  Losses
+that are sums over rows are added up at many atoms by compiled loops over atoms (``exact_kernels``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.errors import InvalidOption
+from vaneb.likelihood import exact_kernels
 from vaneb.likelihood.expansion import from_slopes
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian
-from vaneb.likelihood.pairwise import Pairwise, Rows
-from vaneb.likelihood.seam import Array, Box, Likelihood
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, transposed
+from vaneb.likelihood.pairwise import SKIP, Pairwise, Rows
+from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
@@ -51,7 +55,8 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
         constant = np.add.reduceat(family.log_constant(rows.response, rows.weight), rows.starts[:-1])
     objective = family.objective(rows)
     assert isinstance(objective, ValuedObjective)
-    return ExactLikelihood(objective, fits, constant, family.dispersion)
+    kind = RowsLikelihood if isinstance(objective, RowsObjective) else ExactLikelihood
+    return kind(objective, fits, constant, family.dispersion)
 
 
 def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:
@@ -148,3 +153,59 @@ class ExactLikelihood(Pairwise):
     def region(self, starts: Array) -> Box:
         """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
         return box_of(starts)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsLikelihood(ExactLikelihood):
+    """Clients whose losses are sums over rows.  At many atoms loops over atoms are faster than pairs."""
+
+    objective: RowsObjective
+
+    @property
+    def _block(self) -> int:
+        return max(32, -(-self.n_clients // 64))
+
+    @cached_property
+    def _features(self) -> Array:
+        return self.objective.family.features(self.objective.rows.design)
+
+    def _rows(self, part: slice) -> exact_kernels.Rows:
+        """The rows of a block, as the kernels take them."""
+        rows, family = self.objective.rows, self.objective.family
+        return exact_kernels.Rows(
+            family.losses.values,
+            family.losses.derivatives,
+            family.parameter,
+            family.dispersion,
+            rows.design,
+            rows.response,
+            rows.offset,
+            rows.weight,
+            rows.starts[part.start : part.stop + 1],
+            family.n_index,
+            self._features,
+        )
+
+    def log_likelihood(self, atoms: Array) -> Array:
+        out, atoms_t = np.empty((self.n_clients, len(atoms))), transposed(atoms)
+
+        def block(part: slice) -> None:
+            exact_kernels.log_likelihood(self._rows(part), self.constant[part], atoms_t, out[part])
+
+        list(map_blocks(block, self.n_clients, self._block))
+        return out
+
+    def ascent(
+        self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
+    ) -> Ascent:
+        atoms_t, constant = transposed(atoms), self.constant + log_weights
+        floor = SKIP - float(np.log(self.n_clients))
+
+        def block(part: slice) -> exact_kernels.Sums:
+            return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
+
+        value, gradient, outer, information = sum_blocks(block, self.n_clients, self._block)
+        return Ascent(value, gradient, outer if curvature else None, information)
+
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        return Clients.expectation(self, atoms, log_prior)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import BLOCK_CLIENTS, map_blocks
 from vaneb.likelihood.seam import Array, Ascent, Clients
 
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
@@ -24,7 +24,8 @@ Rows = NDArray[np.intp]
 class Pairwise(Clients):
     """Sums over clients from the log-likelihoods and scores of pairs."""
 
-    pairs_at_once: ClassVar[int] = 1 << 13
+    #: Enough to hide the cost of a call, few enough to stay in the cache.
+    pairs_at_once: ClassVar[int] = BLOCK_CLIENTS
     n_clients: Any
     take: Callable[..., Self]
 

@@ -21,8 +21,6 @@ Array = NDArray[np.float64]
 Clients = NDArray[np.intp]
 Terms = tuple[Array, Array, Array]
 
-BLOCK = 1024
-
 
 class Objective(Protocol):
     """L_k(theta), k = 1, ..., K."""
@@ -97,7 +95,7 @@ class RowsObjective:
         def block(part: slice) -> None:
             losses(values, *data, clients[part], theta[part], value[part])
 
-        list(map_blocks(block, len(clients), BLOCK))
+        list(map_blocks(block, len(clients)))
         return value
 
     def take(self, clients: NDArray[np.intp] | slice) -> Self:
@@ -112,7 +110,7 @@ class RowsObjective:
             own = value[part], gradient[part], hessian[part]
             sums(derivatives, *data, clients[part], theta[part], *own)
 
-        list(map_blocks(block, len(clients), BLOCK))
+        list(map_blocks(block, len(clients)))
         return value, gradient, hessian
 
     @cached_property

@@ -7,16 +7,16 @@ known of B is counted in everywhere.  Covariates are centred and scaled, and B i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
-from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices
+from vaneb.likelihood.recoded import Recoded
+from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.posterior import Correction, Pieces, Posterior, Summary
 from vaneb.prior import Prior
 
@@ -52,8 +52,14 @@ class CovariateCoding:
         return (values - self.centre) / self.scale
 
     def augmented(self, likelihood: Likelihood, covariates: Any) -> Any:
-        """The clients as functions of (u, B): what the sampler of populations needs of a likelihood."""
-        return Augmented(likelihood, self.coded(covariates, likelihood.n_clients))
+        """The clients as functions of (u, B), B by columns: what the sampler of populations needs.
+
+        theta_k = T_k (u, B), T_k = (I, z_k1 I, z_k2 I, ...), shape (d, D).
+        """
+        n, d = likelihood.n_clients, likelihood.dimension
+        extended = np.hstack([np.ones((n, 1)), self.coded(covariates, n)])
+        maps = np.einsum("kq,ij->kiqj", extended, np.eye(d))
+        return Recoded(likelihood, maps.reshape(n, d, -1))
 
     def varying(self, d: int) -> NDArray[np.bool_]:
         """Coordinates of (u, B) in which clients differ."""
@@ -74,9 +80,9 @@ class CovariateCoding:
         self, likelihood: Likelihood, covariates: Any, prior: Prior, *, ids=(), names=(), status=()
     ) -> Posterior:
         """Posterior of theta_k."""
-        z = self.coded(covariates, likelihood.n_clients)
         own = tuple(names) or prior.names[: likelihood.dimension]
-        return CovariatePosterior(likelihood, prior, tuple(ids), own, tuple(status), Augmented(likelihood, z))
+        augmented = self.augmented(likelihood, covariates)
+        return CovariatePosterior(likelihood, prior, tuple(ids), own, tuple(status), augmented)
 
 
 def learn_covariates(covariates: Any, n_clients: int, parameters: tuple[str, ...]) -> CovariateCoding:
@@ -131,72 +137,10 @@ def _columns(covariates: Any, n_clients: int) -> tuple[tuple[str, ...], Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class Augmented:
-    """Clients as functions of (u, B), B by columns: theta_k = u + B z_k."""
-
-    clients: Likelihood
-    covariates: Array
-    """z_k, centred and scaled, shape (K, q)."""
-
-    @property
-    def is_gaussian(self) -> bool:
-        return self.clients.is_gaussian
-
-    @property
-    def is_report(self) -> bool:
-        return self.clients.is_report
-
-    @property
-    def n_clients(self) -> int:
-        return self.clients.n_clients
-
-    @property
-    def dimension(self) -> int:
-        return self.clients.dimension * (1 + self.covariates.shape[1])
-
-    def theta(self, points: Array) -> Array:
-        """theta_k (K, ..., d) of (u, B) (K, ..., D)."""
-        d = self.clients.dimension
-        shift = points[..., d:].reshape(*points.shape[:-1], -1, d)
-        return points[..., :d] + np.einsum("k...qd,kq->k...d", shift, self.covariates)
-
-    @cached_property
-    def maps(self) -> Array:
-        """T_k = (I, z_k1 I, z_k2 I, ...), (K, d, D): theta_k = T_k (u, B)."""
-        d = self.clients.dimension
-        ones = np.ones((self.n_clients, 1))
-        return np.einsum("kq,ij->kiqj", np.hstack([ones, self.covariates]), np.eye(d)).reshape(
-            self.n_clients, d, -1
-        )
-
-    def at(self, points: Array) -> Array:
-        return self.clients.at(self.theta(points))
-
-    def expanded(self, points: Array | None) -> ConstantGaussian:
-        view = self.clients.expanded(None if points is None else self.theta(points))
-        d = self.clients.dimension
-        if points is None:
-            estimates = np.zeros((self.n_clients, self.dimension))
-            estimates[:, :d] = view.estimates
-        else:  # the same theta, near the point
-            estimates = points.copy()
-            estimates[:, :d] += view.estimates - self.theta(points)
-        precision = np.swapaxes(self.maps, 1, 2) @ as_matrices(view.base_precision) @ self.maps
-        made = ConstantGaussian(estimates, precision)
-        return replace(made, offset=view.at(view.estimates) - made.at(estimates))
-
-    def local_precision(self) -> Array:
-        return np.swapaxes(self.maps, 1, 2) @ as_matrices(self.clients.local_precision()) @ self.maps
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return type(self)(self.clients.take(rows), self.covariates[rows])
-
-
-@dataclass(frozen=True, eq=False)
 class CovariatePosterior(Posterior):
     """Posterior of theta_k = u_k + B z_k: that of (u_k, B), seen through T_k."""
 
-    augmented: Augmented | None = None
+    augmented: Recoded | None = None
 
     @cached_property
     def _inner(self) -> Posterior:
@@ -206,7 +150,7 @@ class CovariatePosterior(Posterior):
     @property
     def _maps(self) -> Array:
         assert self.augmented is not None
-        return self.augmented.maps
+        return self.augmented.basis
 
     def _seen(self, summary: Summary) -> Summary:
         mean = np.einsum("kij,kj->ki", self._maps, summary.mean)

@@ -21,9 +21,8 @@ from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.noise_check import noise_notes
-from vaneb.npmle.certified import certified
+from vaneb.npmle import SOLVERS, solver
 from vaneb.npmle.fit import Certificate, Fit, Progress, Step
-from vaneb.npmle.pseudo_em import algorithm_1
 from vaneb.npmle.support import atom_variances
 from vaneb.population.options import Options
 from vaneb.population.sampler import Sampling, sample_populations
@@ -32,7 +31,6 @@ from vaneb.prior import Prior
 from vaneb.semidefinite import covariance_of_estimates
 
 POPULATIONS = ("auto", "mixture", "gaussian", "discrete")
-SOLVERS = ("certified", "pseudo-em", "grid")
 #: With fewer clients than these the results carry a note.
 FEW_CLIENTS = 5
 
@@ -47,15 +45,25 @@ class Estimator:
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The options, by name."""
         return {name: getattr(self, name) for name in self._parameter_names()}
 
     def set_params(self, **parameters: Any) -> Self:
+        """Change some of the options."""
         for name, value in parameters.items():
             if name not in self._parameter_names():
                 known = ", ".join(self._parameter_names())
                 raise InvalidOption(f"{type(self).__name__} has no option {name!r}; it has {known}")
             setattr(self, name, value)
         return self
+
+    def fit(self, clients: Any) -> Self:
+        """Learn from ``clients``: ``Reports``, or any likelihood."""
+        raise NotImplementedError
+
+    def personalize(self, clients: Any) -> Any:
+        """Estimates of ``clients``, which may be others than those of the fit."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
@@ -259,16 +267,10 @@ class VANEB(Estimator):
             raise InvalidOption(f"outliers must be a share, from 0 to below 1, not {self.outliers!r}")
 
     def _solve(self, likelihood: Likelihood, progress: Progress | None) -> Fit:
+        name = self.solver or "certified"
+        own = {"certified": {"proof": True}, "pseudo-em": {"iterations": self.iterations}}.get(name, {})
         rng = np.random.default_rng(self.seed)
-        if self.solver == "pseudo-em":
-            return algorithm_1(
-                likelihood, iterations=self.iterations, tol=self.tol, rng=rng, progress=progress
-            )
-        if self.solver == "grid":
-            from vaneb.npmle.grid import grid_npmle
-
-            return grid_npmle(likelihood, tol=self.tol, rng=rng)
-        return certified(likelihood, tol=self.tol, rng=rng, progress=progress, proof=True)
+        return solver(name)(likelihood, tol=self.tol, rng=rng, progress=progress, **own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +290,7 @@ class PointEstimates:
     names: tuple[str, ...] = ()
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        """Lower and upper ends (K, d), where the method has a notion of its error."""
         if self.covariance is None:
             raise InvalidOption("this method gives no uncertainty, hence no intervals")
         if not 0 < level < 1:

@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vaneb.covariance._checks import unchecked
-from vaneb.covariance.base import Array, CovarianceFunction
+from vaneb.covariance.base import Array, CovarianceFunction, unchecked
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.errors import InvalidReport
 from vaneb.validation import LARGEST, Place, as_numbers, describe

@@ -120,6 +120,7 @@ class Prior:
 
     @property
     def dimension(self) -> int:
+        """d, the number of parameters of a client."""
         return self.atoms.shape[1]
 
     @property

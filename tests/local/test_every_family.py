@@ -156,11 +156,12 @@ def test_derivatives_agree_with_differences(name):
 
 def test_values_without_derivatives_are_the_same(name):
     rows, family, theta = make(name)
-    if not family.by_row:
-        return
-    index = family.index(theta[rows.client_of_row], rows.design, rows.offset).reshape(len(rows.weight), -1)
-    values = family.losses.values_at(family.parameter, rows.response, index)
-    assert_allclose(values, family.derivatives(index, rows.response)[0], rtol=1e-13, atol=1e-14)
+    objective, everyone = family.objective(rows), np.arange(rows.n_clients)
+    assert_allclose(objective.values(theta, everyone), objective.terms(theta, everyone)[0], rtol=1e-13)
+    some = np.array([2, 0])
+    assert_allclose(
+        objective.take(some).values(theta[some], np.arange(2)), objective.values(theta[some], some)
+    )
 
 
 def test_local_fits_are_those_of_another_optimiser(name):

@@ -90,27 +90,6 @@ def test_log_likelihood_is_scipys(name):
     np.testing.assert_allclose(ours, scipy_log_density(name, index, y), rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["gamma", "negative_binomial"])
-def test_expected_curvature_is_the_mean_of_the_curvature(name):
-    family, _, _ = CASES[name]
-    rng = np.random.default_rng(1)
-    eta = np.full(200_000, 0.6)
-    mu = np.exp(0.6)
-    y = (
-        rng.gamma(2.0, mu / 2.0, len(eta))
-        if name == "gamma"
-        else rng.negative_binomial(2.5, 1 / (1 + 0.4 * mu), len(eta))
-    )
-    mean = family.derivatives(eta, y.astype(float))[2].mean()
-    assert family.expected_curvature(eta[:1])[0, 0, 0] == pytest.approx(mean, rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["gaussian", "binomial", "poisson", "softmax"])
-def test_with_a_canonical_link_expected_and_observed_curvature_are_one(name):
-    family, index, y = CASES[name]
-    np.testing.assert_allclose(family.expected_curvature(index), family.derivatives(index, y)[2], atol=1e-13)
-
-
 def test_extreme_indices_stay_finite():
     eta = np.array([-1e4, -800.0, -40.0, 40.0, 700.0])
     for family, y in ((families.binomial(), 1.0), (families.negative_binomial(0.5), 3.0)):
@@ -148,5 +127,3 @@ def test_impossible_responses_and_options_are_named():
         families.negative_binomial(0.0)
     with pytest.raises(InvalidOption, match="columns"):
         families.multinomial(3, 2).check(rows)
-    with pytest.raises(InvalidOption, match="Fisher"):
-        families.huber(1.0).expected_curvature(np.zeros(1))

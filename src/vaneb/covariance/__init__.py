@@ -10,7 +10,7 @@ from vaneb.covariance.coordinatewise import CoordinatewiseVariance
 from vaneb.covariance.empirical import EmpiricalGLM, EmpiricalSoftmax, constant_information
 from vaneb.covariance.moments import MomentPoisson, MomentSoftmax
 from vaneb.covariance.quadratic import QuadraticVariance, by_name
-from vaneb.covariance.sandwich import EmpiricalScores, SandwichCovariance, constant_sandwich
+from vaneb.covariance.sandwich import EmpiricalScores, SandwichCovariance
 from vaneb.covariance.surrogate import LogPolynomialVariance
 from vaneb.covariance.user import CallableDiagonal, CallableFull, callable_covariance
 from vaneb.errors import InvalidReport
@@ -37,7 +37,6 @@ __all__ = [
     "by_name",
     "callable_covariance",
     "constant_information",
-    "constant_sandwich",
     "from_wire",
 ]
 

@@ -1,4 +1,4 @@
-"""Checks on the numbers of a covariance function, shared by constructors and by the wire.
+"""Checks on the numbers of a covariance function, made by the constructors.
 
 Every check raises ``InvalidReport`` with the name of the offending key, so a family is validated the
 same way whether it was built in Python or read from a message.
@@ -7,17 +7,14 @@ same way whether it was built in Python or read from a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.covariance.base import CovarianceFunction
 from vaneb.errors import InvalidReport
 
 Array = NDArray[np.float64]
-T = TypeVar("T")
 
 #: A count (clients, classes, dimension) above this is a broken message, not a study.
 LARGEST_COUNT = 100_000_000
@@ -66,7 +63,8 @@ def _kind(raw: NDArray[Any]) -> str:
 
 def per_coordinate(value: Any, key: str, dimension: int) -> Array:
     """A number for all coordinates, or one for each, as an array (d,)."""
-    array = np.full(dimension, value) if np.ndim(value) == 0 else value
+    several = isinstance(value, list | tuple) or np.ndim(value) > 0
+    array = value if several else np.full(dimension, value)
     return finite_array(array, key, (dimension,))
 
 
@@ -135,61 +133,9 @@ def square_matrices(value: Any, key: str, largest: float = LARGEST_NUMBER) -> Ar
     return array
 
 
-def same_dimension(parts: Sequence[CovarianceFunction]) -> None:
-    """Raise unless ``parts`` is not empty and all have the same number of parameters."""
-    dimensions = {part.dimension for part in parts}
-    if len(dimensions) != 1:
-        raise InvalidReport(f"covariance: clients to stack have dimensions {sorted(dimensions)}, need one")
-
-
-def same_field(parts: Sequence[Any], name: str) -> None:
-    """Raise unless the field is equal in all ``parts``: they are to share it."""
-    first = getattr(parts[0], name)
-    if not all(np.array_equal(first, getattr(part, name)) for part in parts[1:]):
-        raise InvalidReport(f"{name}: differs between the clients to stack, which must share it")
-
-
-def read_key(wire: Any, key: str) -> Any:
-    """``wire[key]``, if ``wire`` is a mapping that has it."""
-    if not isinstance(wire, dict):
-        raise InvalidReport(f"covariance: expected an object with the key {key!r}, got {type(wire).__name__}")
-    if key not in wire:
-        raise InvalidReport(f"{key}: missing from the covariance of family {wire.get('family')!r}")
-    return wire[key]
-
-
 def count(value: Any, key: str) -> int:
     """``value``, if it is a whole number from 1 to ``LARGEST_COUNT``."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or not 1 <= value <= LARGEST_COUNT:
         raise InvalidReport(f"{key}: expected a whole number from 1 to {LARGEST_COUNT}, got {value!r:.40}")
     return int(value)
-
-
-def read_count(wire: Any, key: str) -> int:
-    """A whole number from 1 to ``LARGEST_COUNT``."""
-    return count(read_key(wire, key), key)
-
-
-def read_text(wire: Any, key: str) -> str:
-    """A string."""
-    value = read_key(wire, key)
-    if not isinstance(value, str):
-        raise InvalidReport(f"{key}: expected text, got {type(value).__name__}")
-    return value
-
-
-def read_array(wire: Any, key: str, shape: Sequence[int | None]) -> Array:
-    """A finite float array of the given shape; see ``finite_array``."""
-    return finite_array(read_key(wire, key), key, shape)
-
-
-def unchecked(value: T, **changes: Any) -> T:
-    """A copy of a frozen dataclass with some fields changed and no check repeated.
-
-    Solvers take blocks of clients again and again; what was valid stays valid.
-    """
-    copy = object.__new__(type(value))
-    for field in fields(value):  # type: ignore[arg-type]
-        object.__setattr__(copy, field.name, changes.get(field.name, getattr(value, field.name)))
-    return copy

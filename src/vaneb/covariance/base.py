@@ -28,13 +28,17 @@ Letters: K clients, m points, d parameters.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from dataclasses import fields
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.errors import InvalidReport
+
 Array = NDArray[np.float64]
 Wire = dict[str, Any]
+Value = TypeVar("Value")
 
 
 class CovarianceFunction(ABC):
@@ -42,18 +46,23 @@ class CovarianceFunction(ABC):
 
     #: Name of the family on the wire; ``None`` for a family that has no wire form.
     family: ClassVar[str | None] = None
-    #: Whether its value for a client at a point is a matter of nanoseconds, whatever the client's size.
-    cheap: ClassVar[bool] = False
+    #: Whether estimates are good places to start from; those of functions made of rows may have run off.
+    starts_at_estimates: ClassVar[bool] = False
+    #: Whether each client takes a call of its own, so that many points a call are better than single ones.
+    called_by_client: ClassVar[bool] = False
+
+    #: Fields that have one entry for each client, the first (K, d, ...); all clients share the others.
+    per_client: ClassVar[tuple[str, ...]] = ()
 
     @property
-    @abstractmethod
     def n_clients(self) -> int:
         """K."""
+        return getattr(self, self.per_client[0]).shape[0]
 
     @property
-    @abstractmethod
     def dimension(self) -> int:
         """d."""
+        return getattr(self, self.per_client[0]).shape[1]
 
     @abstractmethod
     def precision(self, points: Array) -> Array:
@@ -66,23 +75,32 @@ class CovarianceFunction(ABC):
         Shape (K, m, d, d) if diagonal, else (K, m, d, d, d).
         """
 
-    @abstractmethod
+    # The rest follows from the fields of a frozen dataclass whose ``__post_init__`` checks them.
+
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         """The same function for some of the clients, in the order given."""
+        return unchecked(self, **{name: getattr(self, name)[rows] for name in self.per_client})
 
-    @abstractmethod
     def to_wire(self) -> Wire:
         """Plain numbers and strings, fit for JSON, from which ``from_wire`` makes an equal value."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        plain = {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in values.items()}
+        return {"family": self.family, **plain}
 
     @classmethod
-    @abstractmethod
     def from_wire(cls, wire: Wire) -> Self:
         """Inverse of ``to_wire``; raises ``vaneb.errors.InvalidReport`` for anything that is not one."""
+        return cls(**{f.name: read_key(wire, f.name) for f in fields(cls) if f.init})  # type: ignore[arg-type]
 
     @classmethod
-    @abstractmethod
     def stack(cls, parts: list[Self]) -> Self:
         """One value for all clients of ``parts``, in order."""
+        same_dimension(parts)
+        for f in fields(parts[0]):  # type: ignore[arg-type]
+            if f.name not in cls.per_client:
+                same_field(parts, f.name)
+        stacked = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.per_client}
+        return unchecked(parts[0], **stacked)
 
 
 class DiagonalCovariance(CovarianceFunction):
@@ -91,16 +109,6 @@ class DiagonalCovariance(CovarianceFunction):
 
 class FullCovariance(CovarianceFunction):
     """A covariance function whose values are symmetric matrices."""
-
-    def write_clients_last(self, points: Array, precision: Array, gradient: Array | None) -> None:
-        """Write the unit precision at points (m, d) into (m, d, d, K), its gradient into (m, d, d, d, K).
-
-        With clients on the last axis, loops over them become vector instructions.  A family that can do
-        better than this transposition overrides it.
-        """
-        precision[...] = np.moveaxis(self.precision(points[None]), 0, -1)
-        if gradient is not None:
-            gradient[...] = np.moveaxis(self.precision_gradient(points[None]), 0, -1)
 
 
 class SharedDiagonal(DiagonalCovariance):
@@ -124,3 +132,37 @@ class SharedDiagonal(DiagonalCovariance):
     def precision_gradient(self, points: Array) -> Array:
         values = self.shared_precision_gradient(points)
         return np.broadcast_to(values, (self.n_clients, *values.shape[1:]))
+
+
+def same_dimension(parts: list[Any]) -> None:
+    """Raise unless ``parts`` is not empty and all have the same number of parameters."""
+    dimensions = {part.dimension for part in parts}
+    if len(dimensions) != 1:
+        raise InvalidReport(f"covariance: clients to stack have dimensions {sorted(dimensions)}, need one")
+
+
+def same_field(parts: list[Any], name: str) -> None:
+    """Raise unless the field is equal in all ``parts``: they are to share it."""
+    first = getattr(parts[0], name)
+    if not all(np.array_equal(first, getattr(part, name)) for part in parts[1:]):
+        raise InvalidReport(f"{name}: differs between the clients to stack, which must share it")
+
+
+def read_key(wire: Any, key: str) -> Any:
+    """``wire[key]``, if ``wire`` is a mapping that has it."""
+    if not isinstance(wire, dict):
+        raise InvalidReport(f"covariance: expected an object with the key {key!r}, got {type(wire).__name__}")
+    if key not in wire:
+        raise InvalidReport(f"{key}: missing from the covariance of family {wire.get('family')!r}")
+    return wire[key]
+
+
+def unchecked(value: Value, **changes: Any) -> Value:
+    """A copy of a frozen dataclass with some fields changed and no check repeated.
+
+    Solvers take blocks of clients again and again; what was valid stays valid.
+    """
+    copy = object.__new__(type(value))
+    for field in fields(value):  # type: ignore[arg-type]
+        object.__setattr__(copy, field.name, changes.get(field.name, getattr(value, field.name)))
+    return copy

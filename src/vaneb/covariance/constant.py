@@ -6,25 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance, FullCovariance, Wire
+from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance, FullCovariance
 
 
 @dataclass(frozen=True, eq=False)
 class _Constant(CovarianceFunction):
     """What the two structures share: ``unit_precision``, of shape (K, d) or (K, d, d)."""
 
+    per_client: ClassVar[tuple[str, ...]] = ("unit_precision",)
     unit_precision: Array
-
-    @property
-    def n_clients(self) -> int:
-        return self.unit_precision.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.unit_precision.shape[1]
 
     def precision(self, points: Array) -> Array:
         shape = (self.n_clients, points.shape[1], *self.unit_precision.shape[1:])
@@ -32,22 +24,6 @@ class _Constant(CovarianceFunction):
 
     def precision_gradient(self, points: Array) -> Array:
         return np.broadcast_to(0.0, (*self.precision(points).shape, self.dimension))
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, unit_precision=self.unit_precision[rows])
-
-    def to_wire(self) -> Wire:
-        return {"family": self.family, "unit_precision": self.unit_precision.tolist()}
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        return cls(_checks.read_key(wire, "unit_precision"))
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        stacked = np.concatenate([part.unit_precision for part in parts])
-        return _checks.unchecked(parts[0], unit_precision=stacked)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import fields
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, SharedDiagonal
+from vaneb.covariance.base import Array, SharedDiagonal, same_dimension, same_field, unchecked
 
 
 class CoordinatewiseVariance(SharedDiagonal):
@@ -47,12 +45,12 @@ class CoordinatewiseVariance(SharedDiagonal):
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         # Indexing a virtual array counts the rows for slices, indices and masks alike.
-        return _checks.unchecked(self, n_clients=np.broadcast_to(0.0, self.n_clients)[rows].size)
+        return unchecked(self, n_clients=np.broadcast_to(0.0, self.n_clients)[rows].size)
 
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        for field in fields(parts[0]):  # type: ignore[arg-type]
-            if field.name != "n_clients":
-                _checks.same_field(parts, field.name)
-        return _checks.unchecked(parts[0], n_clients=sum(part.n_clients for part in parts))
+        same_dimension(parts)
+        for name in cls.to_wire(parts[0]):
+            if name not in ("family", "n_clients"):
+                same_field(parts, name)
+        return unchecked(parts[0], n_clients=sum(part.n_clients for part in parts))

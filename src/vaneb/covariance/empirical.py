@@ -15,7 +15,7 @@ classes of the softmax model 4 and 6 ns.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import combinations_with_replacement, product
 from typing import ClassVar, Self
@@ -24,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance import _checks, _ragged
-from vaneb.covariance.base import Array, FullCovariance, Wire
+from vaneb.covariance.base import (
+    Array,
+    FullCovariance,
+    Wire,
+    read_key,
+    same_dimension,
+    same_field,
+    unchecked,
+)
 from vaneb.covariance.constant import ConstantFull
 from vaneb.errors import InvalidReport
 
@@ -76,36 +84,39 @@ class RaggedInformation(FullCovariance):
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         clients = np.arange(self.offsets.size - 1) if self.clients is None else self.clients
-        return _checks.unchecked(self, clients=clients[rows])
+        return unchecked(self, clients=clients[rows])
 
     #: Names of the arrays that have one entry per row.
     _per_row: ClassVar[tuple[str, ...]] = ("rows",)
 
-    def _own(self) -> tuple[dict[str, Array], _ragged.Offsets]:
-        """The arrays with one entry per row, and the offsets, of these clients alone."""
-        columns = {name: getattr(self, name) for name in self._per_row}
+    def _alone(self) -> Self:
+        """The same with the rows of these clients alone."""
         if self.clients is None:
-            return columns, self.offsets
-        return _ragged.gather(columns, self.offsets, self.clients)
+            return self
+        columns = {name: getattr(self, name) for name in self._per_row}
+        columns, offsets = _ragged.gather(columns, self.offsets, self.clients)
+        return unchecked(self, **columns, offsets=offsets, clients=None)
 
     def to_wire(self) -> Wire:
-        columns, offsets = self._own()
-        arrays = {name: column.tolist() for name, column in columns.items()}
-        return {"family": self.family, **self._shared(), **arrays, "offsets": offsets.tolist()}
+        wire = super(RaggedInformation, self._alone()).to_wire()
+        del wire["clients"]
+        return wire
 
-    @abstractmethod
-    def _shared(self) -> Wire:
-        """What all clients share, as the wire has it; the names are those of fields."""
+    @classmethod
+    def from_wire(cls, wire: Wire) -> Self:
+        return cls(**{f.name: read_key(wire, f.name) for f in fields(cls) if f.name != "clients"})
 
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        for name in parts[0]._shared():
-            _checks.same_field(parts, name)
-        own = [part._own() for part in parts]
-        columns = {name: np.concatenate([columns[name] for columns, _ in own]) for name in parts[0]._per_row}
-        offsets = _ragged.stack([offsets for _, offsets in own])
-        return _checks.unchecked(parts[0], **columns, offsets=offsets, clients=None)
+        same_dimension(parts)
+        for f in fields(cls):
+            if f.name not in (*cls._per_row, "offsets", "clients"):
+                same_field(parts, f.name)
+        own = [part._alone() for part in parts]
+        columns = {name: np.concatenate([getattr(part, name) for part in own]) for name in cls._per_row}
+        return unchecked(
+            parts[0], **columns, offsets=_ragged.stack([part.offsets for part in own]), clients=None
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +161,6 @@ class EmpiricalGLM(RaggedInformation):
         }[self.model]
         return glm_moments(self.rows, self._bounds(), np.zeros(0), points, kind, self.size, order)
 
-    def _shared(self) -> Wire:
-        return {"model": self.model, "size": self.size}
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        rows = _checks.read_array(wire, "rows", (None, None))
-        size = float(_checks.read_array(wire, "size", ()))
-        return cls(rows, _checks.read_key(wire, "offsets"), _checks.read_text(wire, "model"), size)
-
 
 @dataclass(frozen=True, eq=False)
 class EmpiricalSoftmax(RaggedInformation):
@@ -196,14 +198,6 @@ class EmpiricalSoftmax(RaggedInformation):
             fill = _softmax_kernels.three_class_derivative
         fill(self.rows, *self._bounds(), self.projections, points, *layout, flat)
         return out
-
-    def _shared(self) -> Wire:
-        return {"projections": self.projections.tolist()}
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        rows = _checks.read_array(wire, "rows", (None, None))
-        return cls(rows, _checks.read_key(wire, "offsets"), _checks.read_key(wire, "projections"))
 
 
 def constant_information(rows: Array, offsets: _ragged.Offsets, weight: float = 1.0) -> ConstantFull:

@@ -8,14 +8,12 @@ S is zero and whose mean is one is an intercept.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, FullCovariance, Wire
+from vaneb.covariance.base import Array, FullCovariance
 from vaneb.covariance.empirical import check_projections, symmetric_layout
 from vaneb.errors import InvalidReport
 
@@ -29,7 +27,23 @@ NEGLIGIBLE = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
-class MomentPoisson(FullCovariance):
+class _Moments(FullCovariance):
+    """What the families share: mu_k (K, d) and S_k (K, d, d), positive semidefinite."""
+
+    per_client: ClassVar[tuple[str, ...]] = ("mean", "covariance")
+    mean: Array
+    covariance: Array
+
+    def __post_init__(self) -> None:
+        mean = _checks.finite_array(self.mean, "mean", (None, None))
+        k, d = mean.shape
+        covariance = _checks.finite_array(self.covariance, "covariance", (k, d, d))
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "covariance", _checks.semidefinite(covariance, "covariance"))
+
+
+@dataclass(frozen=True, eq=False)
+class MomentPoisson(_Moments):
     """Poisson regression with log link, in closed form.
 
         Sigma(theta)^{-1} = E[e^{z'theta} z z'] = exp(mu'theta + theta'S theta / 2) [S + v v'],
@@ -44,86 +58,27 @@ class MomentPoisson(FullCovariance):
     """
 
     family: ClassVar[str | None] = "moment-poisson"
-    cheap: ClassVar[bool] = True
-    mean: Array
-    covariance: Array
-
-    def __post_init__(self) -> None:
-        mean, covariance = _check_moments(self.mean, self.covariance)
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "covariance", covariance)
-
-    @property
-    def n_clients(self) -> int:
-        return self.mean.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.mean.shape[1]
-
-    def _parts(self, points: Array) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-        """S (K, 1, d, d), v (K, m, d), e^c (K, m, 1, 1), and where the exponent c is not clipped."""
-        shifted = points @ self.covariance  # S theta, as S is symmetric
-        exponent = np.sum(points * (self.mean[:, None] + 0.5 * shifted), axis=-1)[..., None, None]
-        scale = np.exp(np.minimum(exponent, EXPONENT_LIMIT))
-        return self.covariance[:, None], self.mean[:, None] + shifted, scale, exponent < EXPONENT_LIMIT
+    starts_at_estimates: ClassVar[bool] = True
 
     def precision(self, points: Array) -> Array:
-        s, v, scale, _ = self._parts(points)
-        value: Array = scale * (s + v[..., :, None] * v[..., None, :])
-        return value
+        return self._filled(points, 2)
 
     def precision_gradient(self, points: Array) -> Array:
         """e^c [v_r (S_ab + v_a v_b) + S_ar v_b + v_a S_br]; e^c is constant where it is clipped."""
-        s, v, scale, free = self._parts(points)
-        information = s + v[..., :, None] * v[..., None, :]
-        gradient = (information * free)[..., None] * v[..., None, None, :]
-        gradient += s[..., :, None, :] * v[..., None, :, None] + v[..., :, None, None] * s[..., None, :, :]
-        gradient *= scale[..., None]
-        return gradient
+        return self._filled(points, 3)
 
-    @cached_property
-    def _clients_last(self) -> tuple[Array, Array]:
-        return (
-            np.ascontiguousarray(self.mean.T),
-            np.ascontiguousarray(np.moveaxis(self.covariance, 0, -1)),
-        )
-
-    def write_clients_last(self, points: Array, precision: Array, gradient: Array | None) -> None:
+    def _filled(self, points: Array, order: int) -> Array:
         from vaneb.covariance._moment_kernels import moment_poisson
 
-        nothing = np.empty((0,) * 5)
-        moment_poisson(
-            *self._clients_last, points, EXPONENT_LIMIT, precision, nothing if gradient is None else gradient
-        )
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, mean=self.mean[rows], covariance=self.covariance[rows])
-
-    def to_wire(self) -> Wire:
-        return {
-            "family": self.family,
-            "mean": self.mean.tolist(),
-            "covariance": self.covariance.tolist(),
-        }
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        mean = _checks.read_array(wire, "mean", (None, None))
-        return cls(mean, _checks.read_key(wire, "covariance"))
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        return _checks.unchecked(
-            parts[0],
-            mean=np.concatenate([part.mean for part in parts]),
-            covariance=np.concatenate([part.covariance for part in parts]),
-        )
+        shape, d = (self.n_clients, points.shape[1]), self.dimension
+        out = np.empty((*shape, d, d ** (order - 1)))
+        points = np.ascontiguousarray(points, dtype=np.float64)
+        moment_poisson(self.mean, self.covariance, points, EXPONENT_LIMIT, order == 3, out)
+        return out.reshape(*shape, *[d] * order)
 
 
 @dataclass(frozen=True, eq=False)
-class MomentSoftmax(FullCovariance):
+class MomentSoftmax(_Moments):
     """Multinomial logit whose C classes share theta through projections B_c, and logistic regression.
 
     The class probabilities depend on z only through the r = min(C - 1, d) dimensional Gaussian vector
@@ -154,22 +109,18 @@ class MomentSoftmax(FullCovariance):
     """
 
     family: ClassVar[str | None] = "moment-softmax"
-    mean: Array
-    covariance: Array
     projections: Array
 
     def __post_init__(self) -> None:
         from vaneb.covariance._quadrature import MOST_AXES
 
-        mean, covariance = _check_moments(self.mean, self.covariance)
-        projections = check_projections(self.projections, mean.shape[1])
-        if min(projections.shape[0] - 1, mean.shape[1]) > MOST_AXES:
+        super().__post_init__()
+        projections = check_projections(self.projections, self.dimension)
+        if min(projections.shape[0] - 1, self.dimension) > MOST_AXES:
             raise InvalidReport(
-                f"projections: {projections.shape[0]} classes in {mean.shape[1]} dimensions need "
+                f"projections: {projections.shape[0]} classes in {self.dimension} dimensions need "
                 f"quadrature in more than {MOST_AXES} dimensions; use the empirical family"
             )
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "covariance", covariance)
         object.__setattr__(self, "projections", projections)
 
     @classmethod
@@ -177,14 +128,6 @@ class MomentSoftmax(FullCovariance):
         """E[pi (1 - pi) z z']: two classes with B_1 = I and B_2 = 0."""
         identity = np.eye(np.shape(mean)[-1])
         return cls(mean, covariance, np.stack([identity, np.zeros_like(identity)]))
-
-    @property
-    def n_clients(self) -> int:
-        return self.mean.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        return self.mean.shape[1]
 
     def precision(self, points: Array) -> Array:
         return self._in_blocks(points, 2)
@@ -227,40 +170,6 @@ class MomentSoftmax(FullCovariance):
         out = np.einsum("kmcefijl,kmcai,kmebj,kmfrl->kmabr", moments, h, h, h, optimize=True)
         cross = np.einsum("kmcefl,kmfrl,kmcaeb->kmabr", moments[..., 0, 0, :], h, spread, optimize=True)
         return out + cross + np.einsum("kmabr->kmarb", cross) + np.einsum("kmabr->kmrba", cross)
-
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, mean=self.mean[rows], covariance=self.covariance[rows])
-
-    def to_wire(self) -> Wire:
-        return {
-            "family": self.family,
-            "mean": self.mean.tolist(),
-            "covariance": self.covariance.tolist(),
-            "projections": self.projections.tolist(),
-        }
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        mean = _checks.read_array(wire, "mean", (None, None))
-        return cls(mean, _checks.read_key(wire, "covariance"), _checks.read_key(wire, "projections"))
-
-    @classmethod
-    def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
-        _checks.same_field(parts, "projections")
-        return _checks.unchecked(
-            parts[0],
-            mean=np.concatenate([part.mean for part in parts]),
-            covariance=np.concatenate([part.covariance for part in parts]),
-        )
-
-
-def _check_moments(mean: Array, covariance: Array) -> tuple[Array, Array]:
-    checked = _checks.finite_array(mean, "mean", (None, None))
-    k, d = checked.shape
-    return checked, _checks.semidefinite(
-        _checks.finite_array(covariance, "covariance", (k, d, d)), "covariance"
-    )
 
 
 def _symmetric(matrices: Array) -> Array:

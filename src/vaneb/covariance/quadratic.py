@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, Wire
+from vaneb.covariance.base import Array
 from vaneb.covariance.coordinatewise import CoordinatewiseVariance
 from vaneb.errors import InvalidOption, InvalidReport
 
@@ -118,22 +118,6 @@ class QuadraticVariance(CoordinatewiseVariance):
         values = self._quadratic(points)
         inside = (values > self.low) & (values < self.high)
         return np.where(inside, v1 + 2.0 * v2 * points, 0.0)
-
-    def to_wire(self) -> Wire:
-        return {
-            "family": self.family,
-            "coefficients": self.coefficients.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "n_clients": self.n_clients,
-        }
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        coefficients = _checks.read_array(wire, "coefficients", (None, 3))
-        d = coefficients.shape[0]
-        low, high = _checks.read_array(wire, "low", (d,)), _checks.read_array(wire, "high", (d,))
-        return cls(coefficients, low, high, _checks.read_count(wire, "n_clients"))
 
 
 def _columns(dimension: int, v0: ArrayLike, v1: ArrayLike, v2: ArrayLike) -> Array:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, FullCovariance, Wire
-from vaneb.covariance.constant import ConstantFull
+from vaneb.covariance.base import Array, FullCovariance, Wire, read_key, same_dimension, unchecked
 from vaneb.covariance.empirical import RaggedInformation, glm_moments
 from vaneb.errors import InvalidReport
 
@@ -82,7 +81,7 @@ class SandwichCovariance(FullCovariance):
         return np.moveaxis(gradient, 2, -1)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, bread=self.bread.take(rows), meat=self.meat.take(rows))
+        return unchecked(self, bread=self.bread.take(rows), meat=self.meat.take(rows))
 
     def to_wire(self) -> Wire:
         return {"family": self.family, "bread": self.bread.to_wire(), "meat": self.meat.to_wire()}
@@ -93,7 +92,7 @@ class SandwichCovariance(FullCovariance):
 
         parts = []
         for key in ("bread", "meat"):
-            inner = _checks.read_key(wire, key)
+            inner = read_key(wire, key)
             # asked before it is read: a message of nested sandwiches must not nest calls
             if isinstance(inner, dict) and inner.get("family") == cls.family:
                 raise InvalidReport(f"{key}: a sandwich cannot be part of a sandwich")
@@ -105,14 +104,14 @@ class SandwichCovariance(FullCovariance):
 
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
+        same_dimension(parts)
         stacked = {}
         for name in ("bread", "meat"):
             inner = [getattr(part, name) for part in parts]
             if len({type(part) for part in inner}) > 1:
                 raise InvalidReport(f"{name}: clients to stack have different families")
             stacked[name] = type(inner[0]).stack(inner)
-        return _checks.unchecked(parts[0], **stacked)
+        return unchecked(parts[0], **stacked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,27 +155,6 @@ class EmpiricalScores(RaggedInformation):
             "gaussian": _glm_kernels.GAUSSIAN_SCORE,
         }[self.model]
         return glm_moments(self.rows, self._bounds(), self.responses, points, kind, self.variance, order)
-
-    def _shared(self) -> Wire:
-        return {"model": self.model, "variance": self.variance}
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        rows = _checks.read_array(wire, "rows", (None, None))
-        return cls(
-            rows,
-            _checks.read_key(wire, "offsets"),
-            _checks.read_array(wire, "responses", (rows.shape[0],)),
-            _checks.read_text(wire, "model"),
-            float(_checks.read_array(wire, "variance", ())),
-        )
-
-
-def constant_sandwich(bread: Array, meat: Array) -> ConstantFull:
-    """H J^+ H from matrices (K, d, d) that do not depend on theta, as a constant family."""
-    h = ConstantFull(bread).unit_precision
-    inverse, _ = _pseudo_inverse(ConstantFull(meat).unit_precision)
-    return ConstantFull(_symmetric(h @ inverse @ h))
 
 
 def _pseudo_inverse(matrices: Array) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, Wire
+from vaneb.covariance.base import Array
 from vaneb.covariance.coordinatewise import CoordinatewiseVariance
 from vaneb.errors import InvalidOption, InvalidReport
 
@@ -115,23 +115,6 @@ class LogPolynomialVariance(CoordinatewiseVariance):
         powers = np.arange(1, self.coefficients.shape[1])
         slope = _horner((self.coefficients[:, 1:] * powers).T, self._regressor(points))
         return np.where(inside, self.variance(points) * slope / self.scale, 0.0)
-
-    def to_wire(self) -> Wire:
-        vectors = {name: getattr(self, name).tolist() for name in _VECTORS}
-        coefficients = self.coefficients.tolist()
-        return {
-            "family": self.family,
-            "coefficients": coefficients,
-            **vectors,
-            "n_clients": self.n_clients,
-        }
-
-    @classmethod
-    def from_wire(cls, wire: Wire) -> Self:
-        coefficients = _checks.read_array(wire, "coefficients", (None, None))
-        d = coefficients.shape[0]
-        vectors = {name: _checks.read_array(wire, name, (d,)) for name in _VECTORS}
-        return cls(coefficients, **vectors, n_clients=_checks.read_count(wire, "n_clients"))
 
 
 _VECTORS = ("center", "scale", "low", "high")

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance, FullCovariance, Wire
+from vaneb.covariance.base import (
+    Array,
+    CovarianceFunction,
+    DiagonalCovariance,
+    FullCovariance,
+    Wire,
+    same_dimension,
+    unchecked,
+)
 from vaneb.errors import InvalidReport
 
 Function = Callable[[Array, int], Array]
@@ -28,8 +36,8 @@ class _CallableCovariance(CovarianceFunction):
     gradient: Function | None
     clients: NDArray[np.intp]
     parameters: int
-    #: Called with many points at once: single pairs of client and point would cost a call each.
-    cheap: ClassVar[bool] = True
+    called_by_client: ClassVar[bool] = True
+    starts_at_estimates: ClassVar[bool] = True
 
     @property
     def n_clients(self) -> int:
@@ -88,7 +96,7 @@ class _CallableCovariance(CovarianceFunction):
             yield k, client, own[k]
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return _checks.unchecked(self, clients=self.clients[rows])
+        return unchecked(self, clients=self.clients[rows])
 
     def to_wire(self) -> Wire:
         _refuse_wire()
@@ -99,10 +107,10 @@ class _CallableCovariance(CovarianceFunction):
 
     @classmethod
     def stack(cls, parts: list[Self]) -> Self:
-        _checks.same_dimension(parts)
+        same_dimension(parts)
         if any(part.function is not parts[0].function for part in parts):
             raise InvalidReport("function: clients to stack have different functions of the user's own")
-        return _checks.unchecked(parts[0], clients=np.concatenate([part.clients for part in parts]))
+        return unchecked(parts[0], clients=np.concatenate([part.clients for part in parts]))
 
 
 class CallableDiagonal(_CallableCovariance, DiagonalCovariance):

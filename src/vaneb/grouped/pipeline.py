@@ -162,6 +162,7 @@ class GroupedRegressor(RegressorMixin, _Grouped):
         self.options = options
 
     def fit(self, X: Any, y: Any) -> Self:
+        """Fit a mixed model to the rows of ``X``, one of whose columns names the client."""
         frame, y = self._frame(X, reset=True), _response(self, y)
         if not np.issubdtype(y.dtype, np.number) and y.dtype != bool:
             y = y.astype(np.float64)
@@ -211,6 +212,7 @@ class GroupedClassifier(ClassifierMixin, _Grouped):
         self.options = options
 
     def fit(self, X: Any, y: Any) -> Self:
+        """Fit a mixed model of the classes ``y`` to the rows of ``X``; one column names the client."""
         frame, y = self._frame(X, reset=True), _response(self, y)
         check_classification_targets(y)
         _same_length(frame, y)

@@ -335,6 +335,7 @@ class GroupedFit(GroupedResult):
 
     @cached_property
     def known(self) -> KnownClients:
+        """Posterior of every client."""
         return KnownClients.of(self.posterior)
 
     @property
@@ -349,14 +350,17 @@ class GroupedFit(GroupedResult):
 
     @property
     def family(self) -> Family:
+        """The family, with the numbers that all clients share."""
         return self.local.family
 
     @property
     def n_rows(self) -> int:
+        """Rows of the fit."""
         return len(self.rows.response)
 
     @property
     def group_sizes(self) -> tuple[int, int]:
+        """Fewest and most rows of a client."""
         return int(self.rows.n_rows.min()), int(self.rows.n_rows.max())
 
     @property
@@ -367,6 +371,7 @@ class GroupedFit(GroupedResult):
 
     @property
     def estimates(self) -> dict[str, Array]:
+        """Estimates without a population: "local" (K, d) and "pooled" (1, d)."""
         return {"local": self.local.fits.theta, "pooled": self.local.pooled.theta}
 
     @cached_property

@@ -1,11 +1,11 @@
-"""The exact likelihood of clients' own rows: l_k(a) = sum_i w_i log p(y_i | z_i, a).
+"""The exact likelihood of clients' own rows: l_k(a) = constant_k - L_k(a) / phi, L_k the client's loss.
 
 No Gaussian approximation of an estimate stands between the rows and the solver, so a client whose
 estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
 
-``exact_likelihood`` picks the implementation.  For least squares the likelihood *is* that of a Gaussian
-report in information form, whatever the number of rows; all other families keep their rows, those whose loss
-is no sum over rows in ``exact_objective``.
+For least squares the likelihood *is* that of a Gaussian report in information form, whatever the number of
+rows.  All other families keep their rows, as an ``Objective`` that knows losses and their derivatives.  Losses
+that are sums over rows are added up at many atoms by compiled loops over atoms (``exact_kernels``).
 """
 
 from __future__ import annotations
@@ -17,25 +17,20 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.exact_objective import ObjectiveLikelihood, ValuedObjective
 from vaneb.likelihood.expansion import from_slopes
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, log_pseudo_determinant, transposed
+from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, transposed
+from vaneb.likelihood.pairwise import SKIP, Pairwise, Rows
 from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
 from vaneb.local.family.gaussian import Gaussian
 from vaneb.local.fit import LocalFits, fit_clients
-from vaneb.local.objective import RowsObjective
-
-#: Clients are split into at most this many blocks, whatever the number of threads.
-MAX_BLOCKS = 64
-MIN_BLOCK = 32
-#: Pairs whose share r_kj is below exp(SKIP) / K change a sum of order one by less than 1e-13.
-SKIP = -30.0
+from vaneb.local.objective import RowsObjective, ValuedObjective
+from vaneb.semidefinite import log_pseudo_determinant
 
 
 def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None = None) -> Likelihood:
@@ -55,11 +50,13 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
     fits = fit_clients(rows, family) if fits is None else fits
     if isinstance(family, Gaussian):
         return _information_form(rows, family, fits)
-    if not family.by_row:
-        objective = family.objective(rows)
-        assert isinstance(objective, ValuedObjective)
-        return ObjectiveLikelihood(objective, fits)
-    return ExactLikelihood(rows, family, fits)
+    constant = np.zeros(rows.n_clients)
+    if family.by_row and rows.n_clients:
+        constant = np.add.reduceat(family.log_constant(rows.response, rows.weight), rows.starts[:-1])
+    objective = family.objective(rows)
+    assert isinstance(objective, ValuedObjective)
+    kind = RowsLikelihood if isinstance(objective, RowsObjective) else ExactLikelihood
+    return kind(objective, fits, constant, family.dispersion)
 
 
 def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:
@@ -75,45 +72,106 @@ def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> Con
 
 
 @dataclass(frozen=True, eq=False)
-class ExactLikelihood(Clients):
+class ExactLikelihood(Pairwise):
     """Clients that keep their rows; see ``exact_likelihood``.
 
     Parameters
     ----------
-    rows, family, fits : as there
+    objective : L_k, the clients' losses
+    fits : their minima
+    constant : (K,)
+    dispersion : phi
     """
 
     is_gaussian: ClassVar[bool] = False
     is_report: ClassVar[bool] = False
 
-    rows: GroupedRows
-    family: Family
+    objective: ValuedObjective
     fits: LocalFits
+    constant: Array
+    dispersion: float
 
     @property
     def n_clients(self) -> int:
-        return self.rows.n_clients
+        return self.objective.n_clients
 
     @property
     def dimension(self) -> int:
-        return self.fits.theta.shape[1]
+        return self.objective.dimension
 
-    @cached_property
-    def constant(self) -> Array:
-        """What is left of each client's log-likelihood without its losses, shape (K,)."""
-        if not self.n_clients:
-            return np.zeros(0)
-        return np.add.reduceat(
-            self.family.log_constant(self.rows.response, self.rows.weight), self.rows.starts[:-1]
+    def _logs(self, atoms: Array) -> tuple[Array, None]:
+        m, everyone = len(atoms), np.arange(self.n_clients)
+        losses = self.objective.values(np.tile(atoms, (len(everyone), 1)), np.repeat(everyone, m))
+        return self.constant[:, None] - losses.reshape(-1, m) / self.dispersion, None
+
+    def _scores(
+        self, found: None, atoms: Array, client: Rows, atom: Rows, frozen: bool
+    ) -> tuple[Array, Array]:
+        _, gradient, hessian = self.objective.terms(atoms[atom], client)
+        gradient /= -self.dispersion
+        if self.dispersion != 1:
+            hessian /= self.dispersion
+        return gradient, hessian
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        return replace(
+            self,
+            objective=self.objective.take(rows),
+            fits=self.fits.take(rows),
+            constant=self.constant[rows],
         )
+
+    def peak(self) -> Array:
+        """l_k at the client's own estimate."""
+        return self.constant - self.fits.loss / self.dispersion
+
+    def at(self, points: Array) -> Array:
+        return self.constant - self.objective.values(points, np.arange(self.n_clients)) / self.dispersion
+
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        points = self.fits.theta if points is None else points
+        loss, gradient, hessian = self.objective.terms(points, np.arange(self.n_clients))
+        value, phi = self.constant - loss / self.dispersion, self.dispersion
+        view = from_slopes(points, value, -gradient / phi, hessian / phi)
+        # A coordinate without any curvature is not known at all, not even a little.
+        none = np.diagonal(hessian, axis1=1, axis2=2) == 0
+        if not none.any():
+            return view
+        precision = np.where(none[:, :, None] | none[:, None, :], 0.0, view.base_precision)
+        made = ConstantGaussian(view.estimates, precision)
+        return replace(made, offset=value - made.at(points))
+
+    def local_estimates(self) -> Array:
+        return self.fits.theta
+
+    def local_precision(self) -> Array:
+        return self.fits.hessian / self.dispersion
+
+    def starts(self) -> Array:
+        return plausible_points(self)
+
+    def region(self, starts: Array) -> Box:
+        """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
+        return box_of(starts)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsLikelihood(ExactLikelihood):
+    """Clients whose losses are sums over rows.  At many atoms loops over atoms are faster than pairs."""
+
+    objective: RowsObjective
 
     @property
     def _block(self) -> int:
-        return max(MIN_BLOCK, -(-self.n_clients // MAX_BLOCKS))
+        return max(32, -(-self.n_clients // 64))
+
+    @cached_property
+    def _features(self) -> Array:
+        return self.objective.family.features(self.objective.rows.design)
 
     def _rows(self, part: slice) -> exact_kernels.Rows:
         """The rows of a block, as the kernels take them."""
-        rows, family = self.rows, self.family
+        rows, family = self.objective.rows, self.objective.family
         return exact_kernels.Rows(
             family.losses.values,
             family.losses.derivatives,
@@ -128,16 +186,11 @@ class ExactLikelihood(Clients):
             self._features,
         )
 
-    @cached_property
-    def _features(self) -> Array:
-        return self.family.features(self.rows.design)
-
     def log_likelihood(self, atoms: Array) -> Array:
-        out = np.empty((self.n_clients, len(atoms)))
-        atoms_t, constant = transposed(atoms), self.constant
+        out, atoms_t = np.empty((self.n_clients, len(atoms))), transposed(atoms)
 
         def block(part: slice) -> None:
-            exact_kernels.log_likelihood(self._rows(part), constant[part], atoms_t, out[part])
+            exact_kernels.log_likelihood(self._rows(part), self.constant[part], atoms_t, out[part])
 
         list(map_blocks(block, self.n_clients, self._block))
         return out
@@ -151,45 +204,8 @@ class ExactLikelihood(Clients):
         def block(part: slice) -> exact_kernels.Sums:
             return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
 
-        parts = list(map_blocks(block, self.n_clients, self._block))
-        value, gradient, outer, information = (np.sum(sums, axis=0) for sums in zip(*parts, strict=True))
+        value, gradient, outer, information = sum_blocks(block, self.n_clients, self._block)
         return Ascent(value, gradient, outer if curvature else None, information)
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        part = replace(self, rows=self.rows.take(rows), fits=self.fits.take(rows))
-        if "constant" in self.__dict__:
-            part.__dict__["constant"] = self.constant[rows]
-        return part
-
-    def peak(self) -> Array:
-        """l_k at the client's own estimate."""
-        return self.constant - self.fits.loss / self.family.dispersion
-
-    def at(self, points: Array) -> Array:
-        return (
-            self.constant
-            - self._objective.terms(points, np.arange(self.n_clients))[0] / self.family.dispersion
-        )
-
-    @cached_property
-    def _objective(self) -> RowsObjective:
-        return RowsObjective(self.rows, self.family)
-
-    def expanded(self, points: Array | None) -> ConstantGaussian:
-        points = self.fits.theta if points is None else points
-        loss, gradient, hessian = self._objective.terms(points, np.arange(self.n_clients))
-        phi = self.family.dispersion
-        return from_slopes(points, self.constant - loss / phi, -gradient / phi, hessian / phi)
-
-    def local_estimates(self) -> Array:
-        return self.fits.theta
-
-    def local_precision(self) -> Array:
-        return self.fits.hessian / self.family.dispersion
-
-    def starts(self) -> Array:
-        return plausible_points(self)
-
-    def region(self, starts: Array) -> Box:
-        """The box of the starts: beyond, a likelihood that rises for ever would send an atom to infinity."""
-        return box_of(starts)
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        return Clients.expectation(self, atoms, log_prior)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
+from vaneb.likelihood.pairwise import SKIP
 from vaneb.likelihood.seam import Array, Ascent, Clients, Likelihood
 from vaneb.semidefinite import log_pseudo_determinant
 
@@ -147,7 +148,7 @@ class ConstantGaussian(GaussianReports):
         from vaneb.likelihood import kernels
 
         loop = kernels.ascent_diagonal if self.base_precision.ndim == 2 else kernels.ascent_full
-        floor = kernels.SKIP - np.log(self.n_clients)
+        floor = SKIP - np.log(self.n_clients)
         order, x_t, precision_t = self._clients_last
         constant = (self.constant + log_weights)[order]
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)

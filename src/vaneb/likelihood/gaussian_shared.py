@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
 from vaneb.likelihood.gaussian import LOG_2PI, VaryingGaussian, mirror, neighbours_together
+from vaneb.likelihood.pairwise import SKIP
 from vaneb.likelihood.seam import Array, Ascent
 
 
@@ -54,7 +55,6 @@ class SharedGaussian(VaryingGaussian):
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
-        from vaneb.likelihood.kernels import SKIP
         from vaneb.likelihood.shared_kernels import ascent_frozen, ascent_shared
 
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)

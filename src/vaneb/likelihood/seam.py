@@ -75,10 +75,14 @@ class Likelihood(Protocol):
         ...
 
     @property
-    def n_clients(self) -> int: ...
+    def n_clients(self) -> int:
+        """K."""
+        ...
 
     @property
-    def dimension(self) -> int: ...
+    def dimension(self) -> int:
+        """d."""
+        ...
 
     def log_likelihood(self, atoms: Array) -> Array:
         """l_k(a_j) with all constants, shape (K, m), for ``atoms`` of shape (m, d)."""
@@ -166,9 +170,11 @@ class Clients:
     def bounds_in_cells(
         self, log_weights: Array, centres: Array, halves: Array
     ) -> tuple[Array, Array] | None:
+        """No bound is known."""
         return None
 
     def expectation(self: Likelihood, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        """In two passes over the clients."""
         density = log_mixture(self, atoms, log_prior)
         over = -np.log(self.n_clients) - density
         return density, self.ascent(atoms, over, frozen=True, curvature=False)

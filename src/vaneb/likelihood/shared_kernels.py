@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from vaneb.likelihood.kernels import REORDER, STRIP
+from vaneb.likelihood.kernels import REORDER, STRIP, add_strip, largest
 from vaneb.vector_math import exponentials
 
 
@@ -42,11 +42,9 @@ def _log_shares(x_t, n, constant, precision, base, atom, start, count, share):
         for k in range(count):
             t = x_t[i, start + k] - a
             share[k] += p * t * t
-    top = -np.inf
     for k in range(count):
         share[k] = constant[start + k] + base - 0.5 * n[start + k] * share[k]
-        top = max(top, share[k])
-    return top
+    return largest(share, count)
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
@@ -111,14 +109,6 @@ def ascent_shared(x_t, n, constant, precision, slope, base, floor, atoms, curvat
             top = _log_shares(x_t, n, constant, precision[j], base[j], atoms[j], start, count, share)
             if top < floor:
                 continue
-            exponentials(share, count, share)
-            total = 0.0
-            weight = 0.0
-            for k in range(count):
-                total += share[k]
-                weight += share[k] * n[start + k]
-            value[j] += total
-            rows[j] += weight
             for i in range(d):
                 a, p = atoms[j, i], precision[j, i]
                 for k in range(count):
@@ -133,16 +123,9 @@ def ascent_shared(x_t, n, constant, precision, slope, base, floor, atoms, curvat
                         if g != 0.0:
                             for k in range(count):
                                 score[h, k] += g * surplus[i, k]
-            for i in range(d):
-                climb = 0.0
-                for k in range(count):
-                    climb += share[k] * score[i, k]
-                gradient[j, i] += climb
-            if curvature:
-                for i in range(d):
-                    for h in range(i + 1):
-                        both = 0.0
-                        for k in range(count):
-                            both += share[k] * score[i, k] * score[h, k]
-                        outer[j, i, h] += both
+            add_strip(j, share, score, count, value, gradient, outer)
+            weight = 0.0
+            for k in range(count):
+                weight += share[k] * n[start + k]
+            rows[j] += weight
     return value, gradient, outer, rows

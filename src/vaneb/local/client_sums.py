@@ -3,7 +3,7 @@
     L_k(theta_k) = sum_i w_i loss(eta_i, y_i),   eta_i = z_i' beta_k + offset_i,   beta_k = B theta_k
 
 with B the family's index map (the identity where the index has one entry).  Rows are taken in tiles, so
-that their losses are evaluated by vector instructions and a client of any size needs the same memory.
+that all loops over them become vector instructions and a client of any size needs the same memory.
 
 Shapes: K clients in ``clients`` (positions in ``starts``), theta (K, d).
 """
@@ -16,6 +16,10 @@ from numba import njit
 from vaneb.local.small_matrices import copy_vector
 
 TILE = 64
+#: Rows that a loop takes in one turn: vectors of four, four of them at once.
+WHOLE = 16
+#: Sums may be taken in any order (several at a time); nothing else about arithmetic is loosened.
+REORDER = {"reassoc", "contract"}
 
 
 @njit(cache=True, nogil=True)
@@ -33,17 +37,8 @@ def index_coefficients(index_map, theta, beta):
 
 @njit(cache=True, nogil=True)
 def to_parameters(index_map, gradient, hessian, gradient_out, hessian_out):
-    """Gradient B' g and Hessian B' H B in theta, from those in the coefficients (H: lower triangle)."""
-    n_coefficients = gradient.shape[0]
-    for u in range(n_coefficients):
-        for v in range(u):
-            hessian[v, u] = hessian[u, v]
-    if index_map.shape[0] == 0:
-        copy_vector(gradient, gradient_out)
-        for u in range(n_coefficients):
-            copy_vector(hessian[u], hessian_out[u])
-        return
-    d = index_map.shape[1]
+    """Gradient B' g and Hessian B' H B in theta, from those in the coefficients."""
+    n_coefficients, d = index_map.shape
     half = np.zeros((n_coefficients, d))
     for u in range(n_coefficients):
         for v in range(n_coefficients):
@@ -62,72 +57,119 @@ def to_parameters(index_map, gradient, hessian, gradient_out, hessian_out):
 
 
 @njit(cache=True, nogil=True)
-def _add_tile(z, row, size, n_index, first, second, gradient, hessian):
-    """Add a tile's sum of first kron z to ``gradient`` and of second kron z z' to ``hessian`` (lower)."""
-    p = z.shape[1]
-    at = 0
-    for b in range(n_index):
+def _load(z, y, offset, weight, row, size, columns, tile):
+    """Rows from ``row`` on: covariates (p, T); response, offset and weight as the rows of ``tile``.
+
+    Filled up with rows of weight zero to whole vectors: loops that end in single rows take longer.
+    """
+    width = (size + WHOLE - 1) // WHOLE * WHOLE
+    tile[:, size:width] = 0.0
+    columns[:, size:width] = 0.0
+    for i in range(size):
+        tile[0, i], tile[1, i], tile[2, i] = y[row + i], offset[row + i], weight[row + i]
+        for q in range(z.shape[1]):
+            columns[q, i] = z[row + i, q]
+    return width
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _set_index(columns, offset, beta, size, eta):
+    """Linear index (C, T) of a tile."""
+    p = columns.shape[0]
+    for c in range(eta.shape[0]):
+        own = eta[c]
         for i in range(size):
-            f = first[b, i]
-            for q in range(p):
-                gradient[b * p + q] += f * z[row + i, q]
-        for c in range(b + 1):
+            own[i] = offset[i]
+        for q in range(p):
+            b = beta[c * p + q]
             for i in range(size):
-                w = second[at, i]
-                for q in range(p):
-                    wz = w * z[row + i, q]
-                    # The block of (b, c) is symmetric: on the diagonal its lower triangle is enough.
-                    for r in range(q + 1 if c == b else p):
-                        hessian[b * p + q, c * p + r] += wz * z[row + i, r]
+                own[i] += columns[q, i] * b
+
+
+@njit(cache=True, nogil=True, fastmath=REORDER)
+def _add_tile(columns, weight, size, first, second, scaled, gradient, hessian):
+    """Add a tile's sum of w first kron z to ``gradient`` and of w second kron z z' to ``hessian`` (lower)."""
+    p = columns.shape[0]
+    at = 0
+    for b in range(first.shape[0]):
+        for i in range(size):
+            scaled[i] = weight[i] * first[b, i]
+        for q in range(p):
+            total = 0.0
+            for i in range(size):
+                total += scaled[i] * columns[q, i]
+            gradient[b * p + q] += total
+        for c in range(b + 1):
+            for q in range(p):
+                for i in range(size):
+                    scaled[i] = weight[i] * second[at, i] * columns[q, i]
+                # The block of (b, c) is symmetric: on the diagonal its lower triangle is enough.
+                for r in range(q + 1 if c == b else p):
+                    total = 0.0
+                    for i in range(size):
+                        total += scaled[i] * columns[r, i]
+                    hessian[b * p + q, c * p + r] += total
             at += 1
 
 
 @njit(cache=True, nogil=True)
-def sums(derivatives, a, z, y, offset, weight, starts, n_index, index_map, clients, theta):
-    """L_k (K,), its gradient (K, d) and Hessian (K, d, d) at ``theta`` (K, d).
+def losses(values, a, z, y, offset, weight, starts, n_index, index_map, clients, theta, value):
+    """L_k (K,) alone, added to ``value``; as ``sums``, with the ``values`` of a family."""
+    beta, columns, tile = np.empty(n_index * z.shape[1]), np.empty((z.shape[1], TILE)), np.empty((3, TILE))
+    eta, work, loss = np.empty((n_index, TILE)), np.empty((n_index + 2, TILE)), np.empty(TILE)
+    loaded, size = -1, 0
+    for k in range(len(clients)):
+        index_coefficients(index_map, theta[k], beta)
+        end = starts[clients[k] + 1]
+        for row in range(starts[clients[k]], end, TILE):
+            if row != loaded:  # a client that follows itself, at another theta, is there already
+                size = _load(z, y, offset, weight, row, min(TILE, end - row), columns, tile)
+                loaded = row
+            _set_index(columns, tile[1], beta, size, eta)
+            values(a, size, tile[0], eta, loss, work)
+            for i in range(size):
+                value[k] += tile[2, i] * loss[i]
+
+
+@njit(cache=True, nogil=True)
+def sums(
+    derivatives, a, z, y, offset, weight, starts, n_index, index_map, clients, theta, value, gradient, hessian
+):
+    """Add L_k (K,), its gradient (K, d) and Hessian (K, d, d) at ``theta`` (K, d) to zeros.
 
     ``derivatives`` is a family's (``vaneb.local.family.losses``), ``a`` its parameter.
     """
-    n_clients, d = theta.shape
     p = z.shape[1]
-    value = np.zeros(n_clients)
-    gradient = np.empty((n_clients, d))
-    hessian = np.empty((n_clients, d, d))
-    beta = np.empty(n_index * p)
-    own_gradient = np.empty(n_index * p)
-    own_hessian = np.empty((n_index * p, n_index * p))
-    eta = np.empty((n_index, TILE))
-    work = np.empty((n_index + 2, TILE))
-    first = np.empty((n_index, TILE))
-    second = np.empty((n_index * (n_index + 1) // 2, TILE))
-    loss = np.empty(TILE)
-    response = np.empty(TILE)
-    for k in range(n_clients):
+    beta, columns, tile = np.empty(n_index * p), np.empty((p, TILE)), np.empty((3, TILE))
+    # Where the parameters are the coefficients, sums are made in place.
+    n_own = len(index_map)
+    own_gradient, own_hessian = np.empty(n_own), np.empty((n_own, n_own))
+    eta, work = np.empty((n_index, TILE)), np.empty((n_index + 2, TILE))
+    first, second = np.empty((n_index, TILE)), np.empty((n_index * (n_index + 1) // 2, TILE))
+    loss, scaled = np.empty(TILE), np.empty(TILE)
+    loaded, size = -1, 0
+    for k in range(len(clients)):
         index_coefficients(index_map, theta[k], beta)
-        own_gradient[:] = 0.0
-        own_hessian[:] = 0.0
+        if n_own > 0:
+            own_gradient[:] = 0.0
+            own_hessian[:] = 0.0
+        else:
+            own_gradient, own_hessian = gradient[k], hessian[k]
         end = starts[clients[k] + 1]
         for row in range(starts[clients[k]], end, TILE):
-            size = min(TILE, end - row)
+            if row != loaded:
+                size = _load(z, y, offset, weight, row, min(TILE, end - row), columns, tile)
+                loaded = row
+            _set_index(columns, tile[1], beta, size, eta)
+            derivatives(a, size, tile[0], eta, loss, first, second, work)
             for i in range(size):
-                response[i] = y[row + i]
-                for c in range(n_index):
-                    t = offset[row + i]
-                    for q in range(p):
-                        t += z[row + i, q] * beta[c * p + q]
-                    eta[c, i] = t
-            derivatives(a, size, response, eta, loss, first, second, work)
-            for i in range(size):
-                value[k] += weight[row + i] * loss[i]
-            for c in range(n_index):
-                for i in range(size):
-                    first[c, i] *= weight[row + i]
-            for c in range(second.shape[0]):
-                for i in range(size):
-                    second[c, i] *= weight[row + i]
-            _add_tile(z, row, size, n_index, first, second, own_gradient, own_hessian)
-        to_parameters(index_map, own_gradient, own_hessian, gradient[k], hessian[k])
-    return value, gradient, hessian
+                value[k] += tile[2, i] * loss[i]
+            _add_tile(columns, tile[2], size, first, second, scaled, own_gradient, own_hessian)
+        for u in range(n_index * p):
+            for v in range(u):
+                own_hessian[v, u] = own_hessian[u, v]
+        if n_own > 0:
+            to_parameters(index_map, own_gradient, own_hessian, gradient[k], hessian[k])
 
 
 @njit(cache=True, nogil=True)

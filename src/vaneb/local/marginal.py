@@ -50,10 +50,6 @@ class Population:
     """Coordinates in which clients differ, (d,)."""
     log_likelihood: float
 
-    def draws_of_mean(self, count: int, rng: np.random.Generator) -> Array:
-        """Values of mu given the clients, (count, d)."""
-        return rng.multivariate_normal(self.mean, np.linalg.pinv(self.information, hermitian=True), count)
-
 
 def laplace(
     rows: GroupedRows,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
-from vaneb.local.client_sums import sums
+from vaneb.local.client_sums import losses, sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
 from vaneb.local.family.gaussian import Gaussian
@@ -20,8 +20,6 @@ from vaneb.local.small_matrices import solve_each
 Array = NDArray[np.float64]
 Clients = NDArray[np.intp]
 Terms = tuple[Array, Array, Array]
-
-BLOCK = 1024
 
 
 class Objective(Protocol):
@@ -53,6 +51,19 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class ValuedObjective(Objective, Protocol):
+    """An objective that has values without derivatives, too, and parts."""
+
+    def values(self, theta: Array, clients: Clients) -> Array:
+        """Values alone, (A,)."""
+        ...
+
+    def take(self, clients: NDArray[np.intp] | slice) -> Self:
+        """Some of the clients, in the order given."""
+        ...
+
+
 @dataclass(frozen=True)
 class RowsObjective:
     """Sum of a family's losses over each client's rows."""
@@ -71,16 +82,36 @@ class RowsObjective:
     def terms(self, theta: Array, clients: Clients) -> Terms:
         return self._terms(self.family.losses, theta, clients)
 
-    def _terms(self, losses: Losses, theta: Array, clients: Clients) -> Terms:
+    @property
+    def _data(self) -> tuple[Any, ...]:
+        """Rows and index of the family, as the kernels take them."""
         rows, family = self.rows, self.family
-        derivatives, shared = losses.derivatives, (family.n_index, family.index_map)
+        columns = rows.design, rows.response, rows.offset, rows.weight, rows.starts
+        return family.parameter, *columns, family.n_index, family.index_map
 
-        def block(part: slice) -> Terms:
-            columns = rows.design, rows.response, rows.offset, rows.weight, rows.starts
-            return sums(derivatives, family.parameter, *columns, *shared, clients[part], theta[part])
+    def values(self, theta: Array, clients: Clients) -> Array:
+        values, data, value = self.family.losses.values, self._data, np.zeros(len(clients))
 
-        value, gradient, hessian = zip(*map_blocks(block, len(clients), BLOCK), strict=True)
-        return np.concatenate(value), np.concatenate(gradient), np.concatenate(hessian)
+        def block(part: slice) -> None:
+            losses(values, *data, clients[part], theta[part], value[part])
+
+        list(map_blocks(block, len(clients)))
+        return value
+
+    def take(self, clients: NDArray[np.intp] | slice) -> Self:
+        return replace(self, rows=self.rows.take(clients))
+
+    def _terms(self, losses: Losses, theta: Array, clients: Clients) -> Terms:
+        derivatives, data, d = losses.derivatives, self._data, theta.shape[1]
+        value, gradient = np.zeros(len(clients)), np.zeros((len(clients), d))
+        hessian = np.zeros((len(clients), d, d))
+
+        def block(part: slice) -> None:
+            own = value[part], gradient[part], hessian[part]
+            sums(derivatives, *data, clients[part], theta[part], *own)
+
+        list(map_blocks(block, len(clients)))
+        return value, gradient, hessian
 
     @cached_property
     def metric(self) -> Array:

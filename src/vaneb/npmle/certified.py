@@ -7,12 +7,10 @@ The NPMLE is a concave problem over measures.  Each round
    other maxima as new atoms,
 3. solves for the weights of all of them together, which drops most.
 
-When the largest D is below ``tol``, a wider search confirms it.
+When the largest D is below ``tol``, a wider search has to confirm it.
 
-The search that decides that the largest D is below ``tol`` is a wide one.
-
-For many clients the rounds first run on a part of them drawn evenly, then on larger ones in which all clients
-are that the atoms so far explain badly: the support found there is almost right.
+For many clients the rounds first run on a part of them, drawn evenly.  Then they run on larger parts, which
+hold all clients that the atoms so far explain badly.  The support found there is almost right.
 
 In many dimensions the NPMLE gives almost every client that stands apart an atom of its own.  The number of
 atoms is limited by what the matrix of likelihoods may take; where the limit binds, the certificate says what
@@ -55,7 +53,7 @@ def certified(
     start : (atoms, weights), optional
         Where to start from instead of a covering subset of the clients' estimates.
     proof : bool
-        Whether to prove it, where that can be done; see ``vaneb.npmle.proof``.
+        Whether to prove that the gap is below ``tol``, where that can be done; see ``vaneb.npmle.proof``.
     """
     rng = np.random.default_rng(0) if rng is None else rng
     everyone, n, size = Part.everyone(likelihood), likelihood.n_clients, options.first_clients

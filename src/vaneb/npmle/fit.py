@@ -58,6 +58,7 @@ class Certificate:
 
     @property
     def reached(self) -> bool:
+        """Whether the gap is at most the tolerance."""
         return self.gap <= self.tolerance
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 
 from vaneb.errors import InvalidOption
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.fit import Fit, Step
+from vaneb.npmle.fit import Fit, Progress, Step
 from vaneb.npmle.search import certify
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import standard_errors
@@ -58,10 +58,17 @@ def ridgeline_grid(likelihood: Likelihood, spacing: float = 0.5, most: int = 20_
 
 
 def grid_npmle(
-    likelihood: Likelihood, *, spacing: float = 0.5, tol: float = 1e-4, rng: np.random.Generator
+    likelihood: Likelihood,
+    *,
+    spacing: float = 0.5,
+    tol: float = 1e-4,
+    rng: np.random.Generator,
+    progress: Progress | None = None,
 ) -> Fit:
     """NPMLE over ``ridgeline_grid``; its certificate says what points off the grid could still add."""
     atoms = ridgeline_grid(likelihood, spacing)
+    if progress is not None:
+        progress("weights over the grid", 1, 2)
     matrix, top = scaled_likelihood(likelihood.log_likelihood(atoms))
     weights = npmle_weights(matrix, tol=0.1 * tol).weights
     keep = weights > 0

@@ -8,18 +8,15 @@ One iteration, for all atoms together (responsibilities normalise over atoms):
     w_j   <-  (1/K) sum_k r_kj
 
 with P_k(a) = n_k Sigma_k(a)^{-1} taken at the atom's present place ("atom-covariance coupling").  The
-step ignores that Sigma_k moves with the atom, so its fixed points are not roots of the exact score;
-``diagnostics`` measures how far they are from it.
+step ignores that Sigma_k moves with the atom, so its fixed points are not roots of the exact score
+(``vaneb.theory.fixed_points`` says how far they can be).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.ascent import client_log_weights, climb
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture, log_prior
 from vaneb.npmle.options import DEFAULT, Options
 from vaneb.npmle.search import certify
@@ -78,30 +75,3 @@ def algorithm_1(
     certificate = certify(likelihood, atoms, weights, rng, tol=tol, options=options)
     last = Step(float(density.mean()), len(atoms), certificate.gap)
     return Fit(atoms, weights, certificate, (*trace, last), float(density.mean()))
-
-
-class FixedPoints(NamedTuple):
-    """How far atoms are from where they should be, (m,) each, in the units of theta."""
-
-    residual: Array
-    """|psi_j(a_j) - a_j|, the next pseudo-EM move: zero at a fixed point of Algorithm 1."""
-    contraction: Array
-    """Observed ratio of two consecutive moves, an estimate of L_j from below."""
-    score_distance: Array
-    """Distance to the maximum of D that a climb on the exact score reaches from a_j."""
-
-
-def diagnostics(likelihood: Likelihood, atoms: Array, weights: Array) -> FixedPoints:
-    """Fixed-point residuals, contraction and distance to the exact score's roots, with f_k held fixed."""
-    log_weights = client_log_weights(log_mixture(likelihood, atoms, weights))
-
-    def move(points: Array) -> Array:
-        sums = likelihood.ascent(points, log_weights, frozen=True, curvature=False)
-        return solve_information(sums.information, sums.gradient)
-
-    first = move(atoms)
-    second = move(atoms + first)
-    residual = np.linalg.norm(first, axis=1)
-    contraction = np.linalg.norm(second, axis=1) / np.maximum(residual, 1e-300)
-    exact = climb(likelihood, atoms, log_weights).points
-    return FixedPoints(residual, contraction, np.linalg.norm(exact - atoms, axis=1))

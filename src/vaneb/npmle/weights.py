@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.optimize import nnls
 
 from vaneb.blocks import BLOCK_CLIENTS, blocks, map_blocks, sum_blocks
 from vaneb.likelihood.seam import Array, Likelihood
@@ -342,7 +343,9 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
             if _model(hessian, linear, feasible) < before:
                 return feasible
         positive ^= wrong
-    return _active_set(hessian, linear, start, tolerance)
+    # Lawson and Hanson's scheme for |R v - R^{-T} b|, R'R = H: slow and sure.
+    root = np.linalg.cholesky(hessian)
+    return np.asarray(nnls(root.T, solve_triangular(root, linear, lower=True))[0])
 
 
 def _model(hessian: Array, linear: Array, point: Array) -> float:
@@ -361,33 +364,4 @@ def _solve_on(hessian: Array, linear: Array, index: NDArray[np.intp]) -> Array:
     except np.linalg.LinAlgError:
         block = hessian[np.ix_(index, index)]
         solution = np.asarray(np.linalg.lstsq(block, linear[index], rcond=1e-12)[0], dtype=np.float64)
-    return solution
-
-
-def _active_set(hessian: Array, linear: Array, start: Array, tolerance: float) -> Array:
-    """Lawson and Hanson's scheme: one coordinate enters at a time, steps stop at the boundary."""
-    positive = start > 0
-    solution = np.where(positive, start, 0.0)
-    for _ in range(10 * len(linear) + 50):
-        while positive.any():
-            index = np.flatnonzero(positive)
-            target = _solve_on(hessian, linear, index)
-            if target.min() > 0:
-                solution[:] = 0.0
-                solution[index] = target
-                break
-            current = solution[index]
-            leaving = target <= 0
-            ratios = current[leaving] / np.maximum(current[leaving] - target[leaving], TINY)
-            moved = current + ratios.min() * (target - current)
-            moved[np.flatnonzero(leaving)[ratios <= ratios.min()]] = 0.0
-            solution[:] = 0.0
-            solution[index] = np.where(moved > 1e-15 * moved.max(), moved, 0.0)
-            positive = solution > 0
-        gradient = linear - hessian @ solution
-        gradient[positive] = -np.inf
-        entering = int(np.argmax(gradient))
-        if gradient[entering] <= tolerance:
-            break
-        positive[entering] = True
     return solution

@@ -54,6 +54,7 @@ class Sampling:
 
     @property
     def reached(self) -> bool:
+        """Whether the error is at most twice what was asked for."""
         return self.error <= 2 * self.accuracy
 
     def __str__(self) -> str:

@@ -92,13 +92,6 @@ class Family:
         """Loss (N,), first (N, C) and second (N, C, C) derivatives in the index, (N,) or (N, C)."""
         return self.losses.at(self.parameter, response, index.reshape(len(response), -1))
 
-    def expected_curvature(self, index: Array) -> Array:
-        """E of the second derivative given the covariates, per unit of dispersion: (N, C, C).
-
-        The Fisher information of one row is B' (this kron z z') B / dispersion.
-        """
-        raise InvalidOption(f"{self.name} is a loss, not a likelihood: it has no Fisher information")
-
     def log_constant(self, response: Array, weight: Array) -> Array:
         """What is left of a row's log-likelihood once -w loss / dispersion is taken away: (N,)."""
         return np.zeros(len(response))

@@ -57,9 +57,6 @@ class Binomial(Family):
     def variance(self, mean: Array) -> Array:
         return mean * (1 - mean)
 
-    def expected_curvature(self, index: Array) -> Array:
-        return (expit(index) * expit(-index)).reshape(-1, 1, 1)
-
     def log_constant(self, response: Array, weight: Array) -> Array:
         """log of the number of ways to have y w successes among w trials; 0 for a single trial."""
         successes = response * weight

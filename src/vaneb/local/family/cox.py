@@ -21,7 +21,7 @@ from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import SURVIVAL, Array, Family
 from vaneb.local.family.cox_kernels import concordant_pairs, cox_climbs, cox_sums
 from vaneb.local.family.links import Link
-from vaneb.local.objective import BLOCK, RECESSION_TOLERANCE, Clients, Objective, Terms, Together
+from vaneb.local.objective import RECESSION_TOLERANCE, Clients, Objective, Terms, Together
 
 #: Relative risks.  Their average over an uncertain index is taken at its middle, which keeps their order.
 RISK = Link(np.exp, lambda e, v: np.exp(e))
@@ -129,7 +129,7 @@ class CoxObjective:
             where = self._by_entry, self.rows.starts, clients[part]
             return cox_sums(*self._sorted, *where, np.ascontiguousarray(theta[part]), second)
 
-        value, gradient, hessian = zip(*map_blocks(block, len(clients), BLOCK), strict=True)
+        value, gradient, hessian = zip(*map_blocks(block, len(clients)), strict=True)
         return np.concatenate(value), np.concatenate(gradient), np.concatenate(hessian)
 
     def terms(self, theta: Array, clients: Clients) -> Terms:

@@ -49,9 +49,6 @@ class Gamma(Family):
     def variance(self, mean: Array) -> Array:
         return mean**2
 
-    def expected_curvature(self, index: Array) -> Array:
-        return np.ones((len(index), 1, 1))
-
     def log_constant(self, response: Array, weight: Array) -> Array:
         shape = np.maximum(weight, 1e-300) / self.dispersion
         constant = (shape - 1) * np.log(response) + shape * np.log(shape) - gammaln(shape)

@@ -38,9 +38,6 @@ class Gaussian(Family):
 
     dispersion: float = 1.0
 
-    def expected_curvature(self, index: Array) -> Array:
-        return np.ones((len(index), 1, 1))
-
     def log_constant(self, response: Array, weight: Array) -> Array:
         # A row of weight 0 is none.
         return np.where(

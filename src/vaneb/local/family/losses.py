@@ -98,14 +98,6 @@ class Losses:
             second[:, b, c] = second[:, c, b] = packed[at]
         return loss, first.T, second
 
-    def values_at(self, a: float, response: Array, index: Array) -> Array:
-        """Losses (N,) at ``index`` (N, C), as the kernels that need no derivatives have them."""
-        size, n_index = index.shape
-        eta, y = np.array(index.T, dtype=np.float64, order="C"), np.array(response, dtype=np.float64)
-        loss = np.empty(size)
-        _values(self.values, a, size, y, eta, loss, np.empty((n_index + 2, size)))
-        return loss
-
 
 class TileLosses(Losses):
     """Losses of a family that writes the functions of tiles itself."""
@@ -129,11 +121,6 @@ def _named_after(source: Callable[..., Any], made: Callable[..., Any]) -> Callab
     version = crc32(code.co_code + repr((code.co_consts, code.co_names)).encode())
     made.__qualname__ = f"{made.__name__}_{source.__module__.rpartition('.')[2]}_{version:08x}"
     return made
-
-
-@njit(cache=True)
-def _values(values, a, size, y, index, loss, work):
-    values(a, size, y, index, loss, work)
 
 
 @njit(cache=True)

@@ -79,9 +79,6 @@ class NegativeBinomial(Family):
     def variance(self, mean: Array) -> Array:
         return mean + self.alpha * mean**2
 
-    def expected_curvature(self, index: Array) -> Array:
-        return (expit(index + np.log(self.alpha)) / self.alpha).reshape(-1, 1, 1)
-
     def log_constant(self, response: Array, weight: Array) -> Array:
         y, size = response, 1 / self.alpha
         return weight * (gammaln(y + size) - gammaln(size) - gammaln(y + 1) + y * np.log(self.alpha))

@@ -50,9 +50,6 @@ class Poisson(Family):
     def variance(self, mean: Array) -> Array:
         return mean
 
-    def expected_curvature(self, index: Array) -> Array:
-        return np.exp(index).reshape(-1, 1, 1)
-
     def log_constant(self, response: Array, weight: Array) -> Array:
         return -weight * gammaln(response + 1)
 

@@ -147,10 +147,6 @@ class SharedSoftmax(Family):
             total += self.mean(index + root @ x)
         return total / len(draws)
 
-    def expected_curvature(self, index: Array) -> Array:
-        p = self.mean(index)[:, 1:]
-        return p[:, :, None] * np.eye(self.n_index) - p[:, :, None] * p[:, None, :]
-
     def simulate(self, index: Array, rng: np.random.Generator, weight: Array | None = None) -> Array:
         scores = np.column_stack([np.zeros(len(index)), index])
         return np.argmax(scores + rng.gumbel(size=scores.shape), axis=1).astype(np.float64)

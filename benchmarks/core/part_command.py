@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import measure
 import numpy as np
 from measure import Row
 

@@ -5,8 +5,8 @@
 A file that does not fit into memory is fitted by such a sample (``vaneb.outofcore``).  Here both fits are
 made in memory, and the fit on all clients a second time with another seed: what two seeds differ by is no
 fault of the sample.  Differences are between estimates, and between ends of 90% intervals, of 50,000
-clients, in posterior standard deviations.  ``rare`` is ``clusters`` with a fourth group far out that one client in 10,000
-belongs to; its clients are also shown by themselves.
+clients, in posterior standard deviations.  ``rare`` is ``clusters`` with a fourth group far out that one
+client in 10,000 belongs to; its clients are also shown by themselves.
 """
 
 # ruff: noqa: E402 -- the number of threads must be set before numpy is imported

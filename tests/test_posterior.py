@@ -114,6 +114,10 @@ def test_marginal_responsibilities_mean_and_covariance(kind: str, name: str) -> 
         centred = means - mean
         expected = np.einsum("j,jab->ab", shares, own) + (centred * shares[:, None]).T @ centred
         assert_allclose(post.covariance[k], expected, rtol=1e-7, atol=1e-10)
+        if kind in GAUSSIAN:
+            precision = precisions(kind, ATOMS)[k, 0]
+            kept = np.trace(precision @ expected) / max(np.linalg.matrix_rank(precision), 1)
+            assert_allclose(post.shrinkage[k], np.clip(1 - kept, 0, 1), atol=1e-7)
     assert_allclose(post.sd**2, np.diagonal(post.covariance, axis1=1, axis2=2), rtol=1e-9, atol=1e-14)
 
 

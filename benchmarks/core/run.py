@@ -19,7 +19,7 @@ measure.one_thread()
 import table
 
 TOLERANCE = 1e-4
-PARTS = ("weights", "fit", "growth", "kernels", "solvers", "coverage")
+PARTS = ("weights", "fit", "growth", "kernels", "solvers", "coverage", "command")
 
 
 def command(part: str, options: argparse.Namespace) -> str:

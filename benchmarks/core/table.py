@@ -190,14 +190,28 @@ PARTS: dict[str, Part] = {
             CPU,
         ),
     ),
+    "command": Part(
+        "The command, by default",
+        "`vaneb personalize reports.parquet -o results.parquet`: CPU seconds of the whole command with its"
+        " start, on one thread, after a first run that compiles. Aims: 3, 10, 40 and 400 CPU seconds with"
+        " three parameters, 20 with ten; 3,072 MiB at 10^6 clients.",
+        ("clients", "dimension"),
+        (
+            CLIENTS,
+            Column("parameters", "dimension", text),
+            CPU,
+            Column("peak MiB", "peak_mib", lambda mib: f"{mib:,.0f}"),
+            Column("population", "population", text),
+        ),
+    ),
 }
 
 HEAD = """# Figures of the core
 
     python benchmarks/core/run.py [part ...] [--npeb PYTHON] [--quick]
 
-Parts: weights, fit, growth, kernels, solvers, coverage. `results.jsonl` keeps every row with its date,
-machine, load and versions; this page is written from the newest ones and should not be edited.
+Parts: weights, fit, growth, kernels, solvers, coverage, command. `results.jsonl` keeps every row with its
+date, machine, load and versions; this page is written from the newest ones and should not be edited.
 An aim without a row has not been measured yet.
 
 Times are CPU seconds (user and system) of one thread. Where we are compared with another program, both run

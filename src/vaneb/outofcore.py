@@ -1,8 +1,9 @@
 """Reports that do not fit into memory: the population from a sample, posteriors block by block.
 
-The population of millions of clients is known from a hundred thousand of them far better than any client
-needs to know it.  So it is learnt from clients spread evenly over the Parquet file; then blocks of clients
-are read, personalised, written and forgotten.
+A hundred thousand of millions of clients know their population as well as any client needs it, but for
+groups of which only a few clients are among them (``benchmarks/populations/sample.py``).  So it is learnt from
+clients spread evenly over the Parquet file; then blocks of clients are read, personalised, written and
+forgotten.
 
 Blocks go through one seam, a function with the signature of ``vaneb.blocks.map_blocks``: in this process by
 default, ``ray_map`` for the workers of a Ray cluster (which must see the file).  Results are the same.
@@ -32,7 +33,8 @@ from vaneb.reports import Reports
 BLOCK = 65_536
 #: Clients that the population is learnt from, where there are more.
 SAMPLE = 100_000
-
+#: Pieces of the file that they are from.
+RUNS = 50
 
 #: Bytes in memory for a client, and for each of its columns, at the peak of a fit that holds all of them.
 PER_CLIENT, PER_COLUMN = 500, 120
@@ -172,24 +174,26 @@ def _groups(path: str) -> _Groups:
 
 def read_block(path: str, rows: slice) -> Reports:
     """Some consecutive clients of a file; only the row groups that they are in are read."""
+    return Reports(_table(path, rows))
+
+
+def _table(path: str, rows: slice) -> Any:
     import pyarrow.parquet as pq
 
     edges = np.array(_groups(path).edges)
     first = int(np.searchsorted(edges, rows.start, side="right")) - 1
     last = int(np.searchsorted(edges, rows.stop, side="left"))
     table = pq.ParquetFile(path).read_row_groups(list(range(first, last)))
-    return Reports(table.slice(rows.start - int(edges[first]), rows.stop - rows.start))
+    return table.slice(rows.start - int(edges[first]), rows.stop - rows.start)
 
 
 def _sample(path: Path, n_clients: int, size: int) -> Reports:
     """About ``size`` clients from all over the file, in whole runs of neighbours to spare the disk."""
+    import pyarrow as pa
+
     if n_clients <= size:
         return read_block(str(path), slice(0, n_clients))
-    runs = 50
-    length = -(-size // runs)
-    starts = np.linspace(0, n_clients - length, runs).astype(int)
-    clients: dict[str, Any] = {}
-    for start in starts.tolist():
-        part = read_block(str(path), slice(start, start + length))
-        clients |= {report.id: report for report in part}
-    return Reports.from_clients(list(clients.values()), part.names)
+    length = -(-size // RUNS)
+    starts = np.linspace(0, n_clients - length, n_clients // length)  # runs side by side
+    starts = starts[np.linspace(0, len(starts) - 1, min(RUNS, len(starts))).astype(int)].astype(int)
+    return Reports(pa.concat_tables([_table(str(path), slice(s, s + length)) for s in starts.tolist()]))

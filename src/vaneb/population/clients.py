@@ -38,6 +38,14 @@ class Coordinates(NamedTuple):
     varying: NDArray[np.intp]
     shared: NDArray[np.intp]
 
+    def widened(self, basis: Array) -> Array:
+        """A basis of the varying coordinates as one of all; an empty one as it is."""
+        if not len(basis):
+            return basis
+        wide = np.eye(len(self.varying) + len(self.shared))
+        wide[np.ix_(self.varying, self.varying)] = basis
+        return wide
+
 
 class Clients(Protocol):
     """What a chain needs of the clients; ``few`` is a slice of blocks of LANES clients."""
@@ -53,15 +61,18 @@ class Clients(Protocol):
         ...
 
     def sweep(
-        self, population: Mixture, number: int, few: slice, rng: np.random.Generator
+        self, population: Mixture, number: int, few: slice, rng: np.random.Generator, basis: Array
     ) -> tuple[Mixture, Sums]:
-        """Draw all clients given the population; it comes back with new values of shared coordinates."""
+        """Draw all clients given the population; it comes back with new values of shared coordinates.
+
+        The sums are in the coordinates of ``basis`` (r, r), unless that is empty.
+        """
         ...
 
     def follow(
         self, old: Mixture, centres: Array, stretch: Array, few: slice, rng: np.random.Generator
     ) -> bool:
-        """Move clients with their components' new centres (J, D) and stretches (J, r), all or none."""
+        """Move clients with their components' new centres (J, D) and stretches (J, r, r), all or none."""
         ...
 
     def expand(self, mean: Array, covariance: Array) -> None:
@@ -91,7 +102,7 @@ class GaussianClients:
         self.lanes = lanes_of(self.units.estimates(view.estimates), precision)
 
     def sweep(
-        self, population: Mixture, number: int, few: slice, rng: np.random.Generator
+        self, population: Mixture, number: int, few: slice, rng: np.random.Generator, basis: Array
     ) -> tuple[Mixture, Sums]:
         varying, shared = self.coordinates
         if len(shared):
@@ -99,7 +110,8 @@ class GaussianClients:
             centres = population.centres.copy()
             centres[:, shared] += gaussian(rng, total, right)
             population = population._replace(centres=centres)
-        return population, Sums(*self._map(kernels.sweep, population, 2 * number, few, varying))
+        wide = self.coordinates.widened(basis)
+        return population, Sums(*self._map(kernels.sweep, population, 2 * number, few, varying, wide))
 
     def _map(
         self,
@@ -107,14 +119,14 @@ class GaussianClients:
         population: Mixture,
         number: int,
         few: slice,
-        which: NDArray[np.intp],
+        *which: NDArray,
     ) -> tuple[Array, ...]:
         x, precision, keys = self.lanes.x[few], self.lanes.precision[few], self.keys[few]
         n = clients_in(self.lanes.clients, few)
         logs = np.log(np.maximum(population.weights, 1e-300))
         return added(
             lambda at, m: kernel(
-                m, x[at], precision[at], keys[at], number, logs, population.centres, population.roots, which
+                m, x[at], precision[at], keys[at], number, logs, population.centres, population.roots, *which
             ),
             n,
         )
@@ -157,16 +169,17 @@ class OtherClients:
         self._see(view_under(self.likelihood, mean, covariance))
 
     def sweep(
-        self, population: Mixture, number: int, few: slice, rng: np.random.Generator
+        self, population: Mixture, number: int, few: slice, rng: np.random.Generator, basis: Array
     ) -> tuple[Mixture, Sums]:
         theta = self._draw(population, number, few)
         varying, shared = self.coordinates
         if len(shared):
             population, theta = self._draw_shared(population, theta, few, rng)
         x, precision, component = self.lanes.x[few], self.lanes.precision[few], self.component[few]
+        wide = self.coordinates.widened(basis)
         sums = added(
             lambda at, m: kernels.add_up(
-                m, x[at], precision[at], component[at], theta[at], varying, population.centres
+                m, x[at], precision[at], component[at], theta[at], varying, population.centres, wide
             ),
             clients_in(self.lanes.clients, few),
         )
@@ -251,7 +264,7 @@ class OtherClients:
         mine, here = rank[mine], self.theta[rows]  # components are now in the order of their size
         there = here.copy()
         away = here[:, varying] - old.centres[mine][:, varying]
-        there[:, varying] = centres[mine][:, varying] + stretch[mine] * away
+        there[:, varying] = centres[mine][:, varying] + np.einsum("kia,ka->ki", stretch[mine], away)
         log_ratio = self._ratio(there, rows)
         change = float((log_ratio - self.log_ratio[rows]).sum())
         if not (np.isfinite(change) and np.log(rng.random()) < change):

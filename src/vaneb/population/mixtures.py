@@ -33,6 +33,8 @@ MIDDLE = 3.0
 TAIL = 2.0
 #: Values of nu; before clients are seen, each is half as likely as the one before it.
 FIRMNESS = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+#: Logarithm of the most that a component is stretched at once.
+MOST_STRETCH = 10.0
 #: Gamma prior of the concentration: shape and rate.
 CONCENTRATION = (0.5, 6.0)
 
@@ -137,21 +139,39 @@ def _scale(rng, shape, rate, least):
 
 
 @njit(cache=True)
-def _stretch(rng, information, force, low, high):
-    """The next s > 0, density s exp(force s - information s^2 / 2), log s from low to high; the last was 1.
+def _log_density(t, power, own, beside, force, information):
+    s = math.exp(t)
+    return power * t - (0.5 * own / s + beside) / s + (force - 0.5 * information * s) * s
 
-    By slice sampling (Neal 2003), in log s.
+
+@njit(cache=True)
+def _stretch(rng, power, own, beside, force, information, low, high):
+    """The next t, between ``low`` and ``high``; the last one was 0.  Its log density is
+
+        power t - own e^{-2t} / 2 - beside e^{-t} + force e^t - information e^{2t} / 2.
+
+    By slice sampling (Neal 2003), from the whole slice around the last one: two chains with the same random
+    numbers then draw near each other, and rounding stays rounding.
     """
-    height = force - 0.5 * information - rng.exponential()
-    while True:
-        t = rng.uniform(low, high)
-        s = math.exp(t)
-        if 2 * t + force * s - 0.5 * information * s * s >= height or high - low < 1e-12:
-            return s
-        if t < 0:
-            low = t
-        else:
-            high = t
+    about = (power, own, beside, force, information)
+    height = _log_density(0.0, *about) - rng.exponential()
+    ends = np.array([low, high])
+    for side in range(2):
+        inside, outside = 0.0, math.copysign(0.01, ends[side])
+        while abs(outside) < abs(ends[side]) and _log_density(outside, *about) >= height:
+            inside, outside = outside, 2 * outside
+        if abs(outside) >= abs(ends[side]):
+            if _log_density(ends[side], *about) >= height:
+                continue
+            outside = ends[side]
+        for _ in range(44):
+            middle = 0.5 * (inside + outside)
+            if _log_density(middle, *about) >= height:
+                inside = middle
+            else:
+                outside = middle
+        ends[side] = inside
+    return rng.uniform(ends[0], ends[1])
 
 
 @njit(cache=True)
@@ -271,20 +291,25 @@ def draw_population(
 
 @njit(cache=True)
 def draw_moves(
-    rng, precision, product, square, pull, cross, shift, centres, scales, ties, shape, nu, middle, between,
-    least,
+    rng, precision, product, square, pull, cross, shift, centres, roots, scales, ties, shape, nu, middle,
+    between, least, basis, common,
 ):  # fmt: skip
-    """Stretches (J, r) of components and moves of centres (J', r), given how clients stand to their centres.
+    """Linear maps of components and moves of centres (J', r), given how clients stand to their centres.
 
-    With u = theta - mu given, the estimates are theta_hat = mu + move + s_j D u + noise; D = diag(delta) is
-    common to all components.  D stretches components and shape together, so the prior of delta is that of the
-    shape, N(0, REACH^2 / 2b).  s_j stretches a component and its scale c_j together; as the prior of c_j is
-    flat, that of s_j is proportional to s_j.
+    With u = theta - mu given, the estimates are theta_hat = mu + move + s_j D_j D u + noise.  D = diag(delta)
+    is common to all components, and drawn if ``common``.  It stretches components and shape together, so the
+    prior of delta is that of the shape, N(0, REACH^2 / 2b).  s_j stretches a component and its scale c_j
+    together; as the prior of c_j is flat, that of s_j is proportional to s_j.  D_j, diagonal too, stretches
+    the component alone, against its prior (Liu and Sabatti 2000).
 
-    ``shift`` (J', r): how far the centres of the J' components with clients are from the points about which
-    the sums (``sweep.Sums``) were taken.  Returns s_j delta, moves, and the new scales and shape.
+    All this is in the coordinates of an orthonormal ``basis``, as are the sums (``sweep.Sums``); that of the
+    units where ``common``.  ``shift`` (J', r): how far the centres of the J' components with clients are from
+    the points about which the sums were taken.  Returns s_j D_j D as matrices (J, r, r), moves, and the new
+    roots, scales and shape.
     """
     used, d = shift.shape
+    shift, centres, middle = shift @ basis, centres @ basis, middle @ basis
+    prior, back = basis.T @ np.diag(shape) @ basis, basis.T @ between
     # sums about the new centres
     square, product, pull, cross = square.copy(), product.copy(), pull.copy(), cross.copy()
     for j in range(used):
@@ -301,25 +326,46 @@ def draw_moves(
                 product[j, i, a] -= precision[j, i, a] * shift[j, a]
             pull[j, i] -= away
             cross[j, i] += shift[j, i] * away
-    for_delta = np.linalg.inv(square.sum(axis=0) + np.diag(shape / (nu * REACH**2)))
-    delta = for_delta @ cross.sum(axis=0) + _cholesky(for_delta) @ _gaussian(rng, d)
-    attraction = np.linalg.inv(between @ between.T)
-    moves, stretch = np.empty((used, d)), np.empty((len(scales), d))
-    stretch[:] = delta
-    scales = scales.copy()
-    for j in range(used):
+    delta = np.ones(d)
+    if common:
+        for_delta = np.linalg.inv(square.sum(axis=0) + np.diag(shape / (nu * REACH**2)))
+        delta = for_delta @ cross.sum(axis=0) + _cholesky(for_delta) @ _gaussian(rng, d)
+    attraction = np.linalg.inv(back @ back.T)
+    moves, scales, roots = np.empty((used, d)), scales.copy(), np.ascontiguousarray(roots)
+    maps, new_roots = np.empty(roots.shape), np.empty(roots.shape)
+    for j in range(len(roots)):
+        stretch = delta.copy()
+        if j >= used:
+            maps[j] = (basis * stretch) @ basis.T
+            new_roots[j] = _lower(maps[j] @ roots[j])
+            continue
         covariance = np.linalg.inv(ties[j] * attraction + precision[j])
         right = ties[j] * (attraction @ (middle - centres[j])) + pull[j] - product[j] @ delta
         move = covariance @ right
         move += _cholesky(covariance) @ _gaussian(rng, d)
-        moves[j] = move
-        information, force = 0.0, 0.0
+        moves[j] = basis @ move
+        turned = np.linalg.inv(roots[j]) @ basis
+        against = scales[j] * prior * (turned.T @ turned)
+        force = cross[j] - product[j].T @ move
+        t = _stretch(
+            rng, 2.0, 0.0, 0.0, delta @ force, delta @ square[j] @ delta,
+            0.5 * math.log(least / scales[j]), -0.5 * math.log(scales[j]),
+        )  # fmt: skip
+        stretch *= math.exp(t)
+        scales[j] *= math.exp(2 * t)
+        alone = np.ones(d)
         for i in range(d):
-            force += delta[i] * cross[j, i]
+            here, beside, own_force = stretch[i], 0.0, force[i]
             for a in range(d):
-                information += delta[i] * square[j, i, a] * delta[a]
-                force -= delta[i] * product[j, a, i] * move[a]
-        s = _stretch(rng, information, force, 0.5 * math.log(least / scales[j]), -0.5 * math.log(scales[j]))
-        stretch[j] *= s
-        scales[j] *= s * s
-    return stretch, moves, scales, shape * delta**2
+                if a != i:
+                    beside += against[i, a] / alone[a]
+                    own_force -= square[j, i, a] * stretch[a]
+            t = _stretch(
+                rng, 1.0 - nu - d, against[i, i], beside, own_force * here, square[j, i, i] * here**2,
+                -MOST_STRETCH, MOST_STRETCH,
+            )  # fmt: skip
+            alone[i] = math.exp(t)
+            stretch[i] = here * alone[i]
+        maps[j] = (basis * stretch) @ basis.T
+        new_roots[j] = _lower(maps[j] @ roots[j])
+    return maps, moves, new_roots, scales, shape * delta**2

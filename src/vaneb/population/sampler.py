@@ -32,6 +32,8 @@ from vaneb.prior import Prior
 Progress = Callable[[str, int, int], None]
 #: Clients whose estimates tell the Monte Carlo error, and batches of draws that it is taken from.
 WATCHED, BATCHES = 100, 20
+#: Every so many sweeps stretches are drawn in a random basis.
+TURN = 2
 
 
 @dataclass(frozen=True)
@@ -137,28 +139,35 @@ class _Chain:
 
         Clients' thetas, then the population given them; then the population once more, given where clients
         stand relative to their centres.  The two complement each other (Yu and Meng 2011): the first is slow
-        where clients know little of themselves, the second where they know much.
+        where clients know little of themselves, the second where they know much.  Every ``TURN``-th time the
+        second is done in the coordinates of a random basis, so that correlations move, too.
         """
         self.sweeps += 1
-        population, sums = self.clients.sweep(population, self.sweeps, few, self.rng)
-        if not len(self.varying):
+        r = len(self.varying)
+        turn = r > 1 and self.sweeps % TURN == 0
+        basis = np.linalg.qr(self.rng.standard_normal((r, r)))[0] if turn else np.eye(r)
+        population, sums = self.clients.sweep(
+            population, self.sweeps, few, self.rng, basis if turn else np.empty((0, 0))
+        )
+        if not r:
             return population
-        drawn = self._drawn(sums, population)
+        drawn = self._drawn(
+            sums._replace(first=sums.first @ basis.T, second=basis @ sums.second @ basis.T), population
+        )
         used = drawn.occupied
         order = np.argsort(-sums.clients, kind="stable")[:used]
         centres = drawn.centres[:used, self.varying]
-        stretch, move, scales, shape = draw_moves(
+        maps, move, roots, scales, shape = draw_moves(
             self.rng, sums.precision[order], sums.product[order], sums.square[order], sums.pull[order],
-            sums.cross[order], centres - population.centres[order][:, self.varying], centres, drawn.scales,
-            drawn.ties, drawn.shape, drawn.firmness, drawn.middle, drawn.between,
-            self.options.smallest_scale**2,
+            sums.cross[order], centres - population.centres[order][:, self.varying], centres,
+            drawn.roots[:, self.varying], drawn.scales, drawn.ties, drawn.shape, drawn.firmness,
+            drawn.middle, drawn.between, self.options.smallest_scale**2, basis, not turn,
         )  # fmt: skip
-        moved, roots = drawn.centres.copy(), drawn.roots.copy()
+        moved, new_roots = drawn.centres.copy(), drawn.roots.copy()
         moved[:used, self.varying] += move
-        roots[:, self.varying] *= stretch[:, :, None]
-        roots *= np.sign(stretch)[:, None, :]  # a root keeps its diagonal positive
-        if self.clients.follow(drawn, moved, stretch, few, self.rng):
-            drawn = drawn._replace(centres=moved, roots=roots, scales=scales, shape=shape)
+        new_roots[:, self.varying] = roots
+        if self.clients.follow(drawn, moved, maps, few, self.rng):
+            drawn = drawn._replace(centres=moved, roots=new_roots, scales=scales, shape=shape)
         return drawn
 
     def _drawn(self, sums: Sums, last: Mixture) -> Mixture:

@@ -161,8 +161,48 @@ def accept_chances(keys, number, out):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def add_up(n, x, precision, component, theta, varying, centres):
-    """``Sums`` over the first ``n`` clients."""
+def turned(x, precision, theta, basis):
+    """x, precision and theta of clients in the coordinates of another basis, the columns of ``basis``."""
+    d = x.shape[1]
+    full = precision.shape[1] > d
+    new_x, new_theta, new = np.zeros(x.shape), np.zeros(x.shape), np.zeros((len(x), d * d, LANES))
+    half = np.empty((d, LANES))
+    for k in range(len(x)):
+        for i in range(d):
+            half[:] = 0.0
+            for c in range(d):
+                w = basis[c, i]
+                for v in range(LANES):
+                    new_x[k, i, v] += w * x[k, c, v]
+                    new_theta[k, i, v] += w * theta[k, c, v]
+                if full:
+                    for a in range(d):
+                        for v in range(LANES):
+                            half[a, v] += w * precision[k, c * d + a, v]
+                else:
+                    for v in range(LANES):
+                        half[c, v] = w * precision[k, c, v]
+            for a in range(i + 1):
+                for c in range(d):
+                    w = basis[c, a]
+                    for v in range(LANES):
+                        new[k, i * d + a, v] += w * half[c, v]
+                for v in range(LANES):
+                    new[k, a * d + i, v] = new[k, i * d + a, v]
+    return new_x, new, new_theta
+
+
+@njit(cache=True, nogil=True)
+def add_up(n, x, precision, component, theta, varying, centres, basis):
+    """``Sums`` over the first ``n`` clients, in the coordinates of ``basis`` unless that is empty."""
+    if len(basis):
+        new_x, new_precision, new_theta = turned(x, precision, theta, basis)
+        return _added(n, new_x, new_precision, component, new_theta, varying, centres @ basis)
+    return _added(n, x, precision, component, theta, varying, centres)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _added(n, x, precision, component, theta, varying, centres):
     d, r, m = x.shape[1], len(varying), len(centres)
     full = precision.shape[1] > d
     count, first, second = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r))
@@ -209,11 +249,11 @@ def add_up(n, x, precision, component, theta, varying, centres):
 
 
 @njit(cache=True, nogil=True)
-def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying):
+def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying, basis):
     """``Sums`` over Gaussian clients whose components and thetas are drawn given the population."""
     component, theta = np.zeros(keys.shape, dtype=np.int64), np.empty(x.shape)
     draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta)
-    return add_up(n, x, precision, component, theta, varying, centres)
+    return add_up(n, x, precision, component, theta, varying, centres, basis)
 
 
 @njit(cache=True, nogil=True)

@@ -170,7 +170,7 @@ def fit_groups(
         structure = find_structure(rows, local, may_vary, asked=asked or settings.kind == "discrete")
         local = replace(local, family=structure.family)
         model, after = fit_population(rows, local, structure, names, likelihood, settings, progress)
-        fixed = structure.fixed_effects(names, model.prior_)
+        fixed = structure.fixed_effects(names) if model.prior_.kind == "gaussian" else None
     local = replace(local, family=structure.family)
     test = design.rows(data[testing], response=True) if test_column is not None else None
     kept = len(train.kept) + (0 if test is None else len(test.kept))

@@ -95,13 +95,19 @@ def likely(fitted: Fitted) -> Likely | None:
     return Likely(fitted, target, centre, half, float(log_evidence))
 
 
-def log_odds(found: Sequence[Likely]) -> Array:
+def log_odds(found: Sequence[Likely], odds: Array = ODDS) -> Array:
     """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ, as
-    ``ODDS`` has it; candidates of a kind share what it has."""
+    ``odds`` has it; candidates of a kind share what it has."""
     sizes = np.array([len(one.fitted.model.varying) for one in found])
     least = sizes[sizes > 0].min(initial=len(found[0].fitted.points[0]))
     kind = (sizes > 0) * 1 + (sizes > least)
-    return np.log(ODDS[kind] / np.bincount(kind)[kind])
+    return np.log(odds[kind] / np.bincount(kind)[kind])
+
+
+def shown(found: Sequence[Likely]) -> Likely:
+    """The candidate that the rows speak for, without the caution of ``ODDS``."""
+    logs = np.array([one.log_evidence for one in found]) + log_odds(found, np.ones(3))
+    return found[int(np.argmax(logs))]
 
 
 def probabilities(found: Sequence[Likely]) -> Array:

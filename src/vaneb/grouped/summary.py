@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from vaneb.likelihood.seam import Array
 from vaneb.prior import Prior
@@ -64,23 +63,6 @@ class PopulationSummary:
     def mean(self) -> Array:
         """(d,)"""
         return self.means.mean(axis=0)
-
-    @property
-    def error(self) -> Array:
-        """Standard error of ``mean``: its standard deviation over the populations; NaN where there is one."""
-        if self.prior.populations == 1:
-            return np.full(self.prior.dimension, np.nan)
-        return self.means.std(axis=0, ddof=1)
-
-    @property
-    def z(self) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.mean / self.error
-
-    @property
-    def p(self) -> Array:
-        """Two-sided."""
-        return 2 * ndtr(-np.abs(self.z))
 
     @cached_property
     def sds(self) -> Array:
@@ -183,9 +165,10 @@ def summarise(fit: GroupedResult) -> Summary:
         rows += [(what, _digits(value), "", "", "") for what, value in scale]
         ends = _percent(fit.level)
         blocks.append(Block("Between groups (random effects)", ("", "sd", *ends, "correlation"), tuple(rows)))
+    fixed = fit.fixed
     rows = [
-        (names[i], *map(_digits, (found.mean[i], found.error[i])), _fixed(found.z[i]), _p_value(found.p[i]),
-         "same for all" if found.fixed[i] else "varies")
+        (names[i], _digits(fixed.estimate[i]), _digits(fixed.standard_error[i]), _fixed(fixed.z[i]),
+         _p_value(fixed.p_value[i]), "same for all" if found.fixed[i] else "varies")
         for i in range(min(len(names), MOST))
     ]  # fmt: skip
     if not varying.size:

@@ -47,7 +47,9 @@ def crossed(folder: Path) -> None:
 
 def errors(folder: Path) -> None:
     for (name, formula), part in pd.read_csv(folder / "errors.csv").groupby(["set", "formula"], sort=False):
-        fit = fit_groups(pd.read_csv(folder / f"{name}.csv"), formula=formula)
+        rows = pd.read_csv(folder / f"{name}.csv")
+        factors = [c for c in rows if not pd.api.types.is_numeric_dtype(rows[c]) and f"| {c})" not in formula]
+        fit = fit_groups(rows, formula=formula, factors=factors)
         own = fit.fixef
         over = np.abs(own.se.to_numpy() / part.error.to_numpy() - 1).max()
         away = (np.abs(own.estimate.to_numpy() - part.estimate.to_numpy()) / part.error.to_numpy()).max()

@@ -115,14 +115,15 @@ def rivals(case: Case, options: argparse.Namespace) -> dict[str, Rival]:
 
 
 def answer(case: Case, cache: Path | None, kind: str, command: list[str]) -> list[str]:
-    """Lines that a rival writes, or wrote before."""
+    """Lines that a rival writes, or wrote before; GPBoost writes its warnings there, too."""
     kept = None if cache is None else cache / f"{case.name}-{case.split}{kind}.txt"
     if kept is not None and kept.is_file():
-        return kept.read_text().strip().splitlines()
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    if kept is not None:
-        kept.write_text(text)
-    return text.strip().splitlines()
+        text = kept.read_text()
+    else:
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        if kept is not None:
+            kept.write_text(text)
+    return [line for line in text.splitlines() if line and not line.startswith("[")]
 
 
 def compare(case: Case, options: argparse.Namespace) -> dict[str, object]:

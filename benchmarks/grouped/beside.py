@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from vaneb.grouped import fit_groups
+from vaneb.population.options import QUICK
 
 #: Seeds that no rule was set on.
 FIRST_SEED = 70_000
@@ -62,7 +63,7 @@ def cox(folder: Path) -> None:
     for (name, right), part in pd.read_csv(folder / "cox.csv").groupby(["set", "right"], sort=False):
         rows = pd.read_csv(folder / f"{name}-cox.csv")
         formula = f"Surv(time, event) ~ {right}"
-        fit = fit_groups(rows, client="site", formula=formula, family="cox")
+        fit = fit_groups(rows, client="site", formula=formula, family="cox", options=QUICK)
         away = np.abs(fit.estimates["pooled"][0] - part.estimate.to_numpy()).max()
         found = []
         for split in "123":

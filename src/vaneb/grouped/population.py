@@ -500,4 +500,4 @@ def _one_gaussian(clients: Any, structure: Structure, seed: int) -> Prior | None
 def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:
     """Half of each client's rows, taken at random, and the others."""
     first = first_halves(rows, seed)
-    return rows.some_rows(np.flatnonzero(first)), rows.some_rows(np.flatnonzero(~first))
+    return rows.some_rows(first), rows.some_rows(~first)

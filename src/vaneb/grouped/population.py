@@ -222,8 +222,8 @@ def what_differs(structure: Structure, most: int) -> tuple[str, ...]:
         return (f"{what} between clients",)
     what = "slopes differ" if size else "any coefficient differs"
     return (
-        f"rows do not show that {what} between clients; estimates and intervals allow for it "
-        f"(probability {1 - alike:.2f})",
+        f"rows do not show that {what} between clients; to be cautious, estimates and intervals give that a "
+        f"probability of {1 - alike:.2f}",
     )
 
 

@@ -172,17 +172,13 @@ class GroupedResult:
             return frames.native(pa.table(columns), self.kind, ["client", "coefficient"])
         found, varying = self.population, np.flatnonzero(~self.population.fixed)
         pairs = [(i, j) for at, i in enumerate(varying) for j in varying[:at]]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            correlations = [
-                found.covariances[:, i, j] / (found.sds[:, i] * found.sds[:, j]) for i, j in pairs
-            ]
-        values = [*found.means.T, *found.sds[:, varying].T, *correlations]
+        values = [*found.means.T, *found.sds[:, varying].T, *(found.correlations[:, i, j] for i, j in pairs)]
         names = [
             *(("mean", name) for name in self.names),
             *(("sd", self.names[i]) for i in varying),
             *(("correlation", f"{self.names[j]}, {self.names[i]}") for i, j in pairs),
         ]
-        lower, upper = found.interval(np.column_stack(values), level)
+        lower, upper = found.interval(np.ma.column_stack(values), level)
         middle = [*found.mean, *found.sd[varying], *(found.correlation[i, j] for i, j in pairs)]
         columns = {"quantity": [what for what, _ in names], "coefficient": [name for _, name in names]}
         columns |= {"estimate": np.array(middle), "lower": lower, "upper": upper}

@@ -76,17 +76,24 @@ class PopulationSummary:
 
     @cached_property
     def correlation(self) -> Array:
-        """Median over the populations, (d, d); NaN where a coefficient does not differ."""
+        """Median over the populations in which both differ, (d, d); NaN where there is none."""
+        found = self.correlations
+        return np.where(found.count(axis=0) > 0, np.ma.getdata(np.ma.median(found, axis=0)), np.nan)
+
+    @cached_property
+    def correlations(self) -> np.ma.MaskedArray:
+        """(R, d, d), masked where a coefficient does not differ."""
         scale = self.sds[:, :, None] * self.sds[:, None, :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.median(np.where(scale > 0, self.covariances / scale, np.nan), axis=0)
+        return np.ma.masked_where(scale <= 0, self.covariances / np.where(scale > 0, scale, 1.0))
 
     def interval(self, values: Array, level: float) -> tuple[Array, Array]:
-        """Quantiles of ``values`` (R, d) over the populations; NaN where there is one."""
-        if self.prior.populations == 1:
-            return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
-        lower, upper = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return lower, upper
+        """Quantiles of ``values`` (R, d) over the populations that are not masked; NaN where there is one."""
+        probabilities = [(1 - level) / 2, (1 + level) / 2]
+        ends = np.full((2, values.shape[1]), np.nan)
+        for i, column in enumerate(np.ma.masked_array(values).T):
+            if column.count() > 1:
+                ends[:, i] = np.quantile(column.compressed(), probabilities)
+        return ends[0], ends[1]
 
 
 @dataclass(frozen=True)

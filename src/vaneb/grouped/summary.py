@@ -83,8 +83,10 @@ class PopulationSummary:
     @cached_property
     def correlations(self) -> np.ma.MaskedArray:
         """(R, d, d), masked where a coefficient does not differ."""
-        scale = self.sds[:, :, None] * self.sds[:, None, :]
-        return np.ma.masked_where(scale <= 0, self.covariances / np.where(scale > 0, scale, 1.0))
+        differs = self.sds > 1e-12 * np.abs(self.means)  # not by rounding
+        both = differs[:, :, None] & differs[:, None, :]
+        scale = np.where(both, self.sds[:, :, None] * self.sds[:, None, :], 1.0)
+        return np.ma.masked_where(~both, self.covariances / scale)
 
     def interval(self, values: Array, level: float) -> tuple[Array, Array]:
         """Quantiles of ``values`` (R, d) over the populations that are not masked; NaN where there is one."""

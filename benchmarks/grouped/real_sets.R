@@ -1,6 +1,7 @@
 # Rscript real_sets.R FOLDER [EXTRA]: grouped data from R packages as CSV files with columns client, y, covariates,
 # test1, test2, test3.  Half of the rows, drawn with set.seed(1), (2) and (3), are test rows.
-# EXTRA holds COUNT/medpar.csv, COUNT/azpro.csv, COUNT/rwm5yr.csv and HLMdiag/radon.csv: data of R packages, as CSV files.
+# EXTRA holds COUNT/medpar.csv, COUNT/azpro.csv, COUNT/rwm5yr.csv and HLMdiag/radon.csv: data of R packages, as CSV files,
+# and ml-100k/u.data: the 100,000 ratings of MovieLens.
 suppressPackageStartupMessages({library(lme4); library(mlmRev); library(nlme)})
 out <- commandArgs(trailingOnly = TRUE)[1]
 extra <- commandArgs(trailingOnly = TRUE)[2]
@@ -70,4 +71,6 @@ if (!is.na(extra)) {
   visits <- get("COUNT/rwm5yr")
   visits <- visits[visits$id %in% sample(unique(visits$id), 2000), ]
   put("rwm", transform(visits, age = (age - 40) / 10), "id", c("age", "outwork", "female"), "docvis")
+  ratings <- read.table(file.path(extra, "ml-100k/u.data"), col.names = c("user", "movie", "rating", "time"))
+  put("movielens", ratings, "movie", NULL, "rating")
 }

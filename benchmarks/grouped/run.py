@@ -1,12 +1,13 @@
-"""Held-out loss of ``vaneb run`` beside R's lme4 and glmmTMB on grouped data.
+"""Held-out loss of ``vaneb run`` beside R's lme4 and glmmTMB, and GPBoost, on grouped data.
 
     Rscript benchmarks/grouped/real_sets.R REAL [EXTRA]
-    python benchmarks/grouped/run.py --real REAL -o benchmarks/grouped/results.csv
+    python benchmarks/grouped/run.py --real REAL --gpboost PYTHON -o benchmarks/grouped/results.csv
     python benchmarks/grouped/run.py --simulated --replicates 3 -o simulated.csv
 
 ``--real``: what real_sets.R wrote, three splits of each set.  ``--given FOLDER``: hsb82.csv and
 contraception.csv with a column ``test``.  ``--simulated``: ``sets.py`` and ``blind_sets.py``.  The rivals get
-random slopes for all covariates, and then a random intercept only.  Needs Rscript with lme4 and glmmTMB.
+random slopes for all covariates, and then a random intercept only.  Needs Rscript with lme4 and glmmTMB;
+PYTHON is an interpreter with gpboost, without which there is no such rival.
 ``--cache FOLDER`` keeps the rivals' answers and uses them again; ``--rivals-only`` does nothing else.  Rows
 that the output has already are kept.  Seconds are of processor time, of a second fit in the same process.
 """
@@ -69,9 +70,16 @@ REAL = GIVEN | {
     "medpar": ("white + hmo + type", "poisson"),
     "azpro": ("procedure + sex + admit + age75", "poisson"),
     "rwm": ("age + outwork + female", "poisson"),
+    "movielens": ("1", "gaussian"),
 }
-COLUMNS = ("set", "split", "slopes", "intercept", "local", "pooled", "personalised", "over_best_percent")
-COLUMNS += ("over_intercept_percent", "over_pooled_percent", "seconds", "slopes_seconds", "intercept_seconds")
+RIVALS = ("slopes", "intercept", "gpboost_slopes", "gpboost_intercept")
+COLUMNS = ("set", "split", *RIVALS, "local", "pooled", "personalised", "over_best_percent")
+COLUMNS += (
+    "over_intercept_percent",
+    "over_pooled_percent",
+    "seconds",
+    *(f"{name}_seconds" for name in RIVALS),
+)
 
 
 class Case(NamedTuple):
@@ -90,30 +98,36 @@ class Rival(NamedTuple):
     seconds: float
 
 
-def rivals(case: Case, cache: Path | None) -> tuple[Rival, Rival]:
-    """With random slopes for all covariates, and with a random intercept."""
-    random = [f"(1 + {case.right} | client)", "(1 | client)"]
-    kept = None if cache is None else cache / f"{case.name}-{case.split}.txt"
+def rivals(case: Case, options: argparse.Namespace) -> dict[str, Rival]:
+    """Each with random slopes for all covariates, and with a random intercept."""
+    data = [str(case.path), case.test]
+    formulas = [f"(1 + {case.right} | client)", "(1 | client)"]
+    lines = answer(
+        case,
+        options.cache,
+        "",
+        ["Rscript", str(HERE / "rivals.R"), *data, f"y ~ {case.right}", case.family, *formulas],
+    )
+    if options.gpboost is not None:
+        command = [options.gpboost, str(HERE / "gpboost_rival.py"), *data, case.right, case.family]
+        lines += answer(case, options.cache, "-gpboost", command)
+    return {name: Rival(*map(float, line.split(",")[:2])) for name, line in zip(RIVALS, lines, strict=False)}
+
+
+def answer(case: Case, cache: Path | None, kind: str, command: list[str]) -> list[str]:
+    """Lines that a rival writes, or wrote before; GPBoost writes its warnings there, too."""
+    kept = None if cache is None else cache / f"{case.name}-{case.split}{kind}.txt"
     if kept is not None and kept.is_file():
-        answer = kept.read_text()
+        text = kept.read_text()
     else:
-        command = [
-            "Rscript",
-            str(HERE / "rivals.R"),
-            str(case.path),
-            case.test,
-            f"y ~ {case.right}",
-            case.family,
-        ]
-        answer = subprocess.run([*command, *random], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         if kept is not None:
-            kept.write_text(answer)
-    slopes, intercept = (Rival(*map(float, line.split(",")[:2])) for line in answer.strip().splitlines())
-    return slopes, intercept
+            kept.write_text(text)
+    return [line for line in text.splitlines() if line and not line.startswith("[")]
 
 
-def compare(case: Case, cache: Path | None) -> dict[str, object]:
-    slopes, intercept = rivals(case, cache)
+def compare(case: Case, options: argparse.Namespace) -> dict[str, object]:
+    theirs = rivals(case, options)
     frame = pd.read_csv(case.path)
     factors = [c for c in frame if c not in ("client", "y") and not pd.api.types.is_numeric_dtype(frame[c])]
     for _ in range(2):
@@ -126,18 +140,18 @@ def compare(case: Case, cache: Path | None) -> dict[str, object]:
     assert fit.held_out is not None
     ours = fit.held_out.values
     against = {
-        "best": np.nanmin([slopes.loss, intercept.loss]),
-        "intercept": intercept.loss,
+        "best": np.nanmin([rival.loss for rival in theirs.values()]),
+        "intercept": theirs["intercept"].loss,
         "pooled": ours["pooled"],
     }
-    row: dict[str, object] = {"set": case.name, "split": case.split, "slopes": f"{slopes.loss:.6g}"}
-    row |= {"intercept": f"{intercept.loss:.6g}"} | {method: f"{value:.6g}" for method, value in ours.items()}
-    row |= {
-        f"over_{name}_percent": f"{100 * (ours['personalised'] / theirs - 1):+.3f}"
-        for name, theirs in against.items()
+    row: dict[str, object] = {"set": case.name, "split": case.split, "seconds": f"{seconds:.3f}"}
+    row |= {method: f"{value:.6g}" for method, value in ours.items()}
+    for name, rival in theirs.items():
+        row |= {name: f"{rival.loss:.6g}", f"{name}_seconds": f"{rival.seconds:.3f}"}
+    return row | {
+        f"over_{name}_percent": f"{100 * (ours['personalised'] / loss - 1):+.3f}"
+        for name, loss in against.items()
     }
-    row |= {"slopes_seconds": f"{slopes.seconds:.2f}", "intercept_seconds": f"{intercept.seconds:.2f}"}
-    return row | {"seconds": f"{seconds:.3f}"}
 
 
 def cases(options: argparse.Namespace, folder: Path) -> Iterator[Case]:
@@ -169,6 +183,7 @@ def main() -> None:
     parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--cache", type=Path)
+    parser.add_argument("--gpboost", metavar="PYTHON")
     parser.add_argument("--rivals-only", action="store_true")
     parser.add_argument("-o", "--out", type=Path, default=HERE / "results.csv")
     options = parser.parse_args()
@@ -178,7 +193,7 @@ def main() -> None:
         found = cases(options, Path(folder))
         if options.rivals_only:
             for case in found:
-                print(case.name, case.split, *rivals(case, options.cache), flush=True)
+                print(case.name, case.split, *rivals(case, options).values(), flush=True)
             return
         done = set()
         if options.out.is_file():
@@ -190,10 +205,10 @@ def main() -> None:
                 writer.writeheader()
             for case in found:
                 if (case.name, case.split) not in done:
-                    row = compare(case, options.cache)
+                    row = compare(case, options)
                     writer.writerow(row)
                     file.flush()
-                    print(*row.values(), flush=True)
+                    print(*(row.get(column, "") for column in COLUMNS), flush=True)
 
 
 if __name__ == "__main__":

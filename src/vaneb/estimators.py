@@ -406,13 +406,19 @@ class Oracle(Estimator):
         return posterior(as_likelihood(clients), self.prior, **labels(clients))
 
 
-def _notes(likelihood: Likelihood, names: tuple[str, ...]) -> tuple[str, ...]:
-    """What to know of the clients before results are used; () for most."""
-    count = likelihood.n_clients
+def notes_of_few(count: int) -> tuple[str, ...]:
+    """What to know where there are few clients."""
     if count == 1:
         return ("there is one client only: nothing can be learnt from others, and it keeps its own estimate",)
     if count < FEW_CLIENTS:
         return (f"there are {count} clients only: how much clients differ is hardly known",)
+    return ()
+
+
+def _notes(likelihood: Likelihood, names: tuple[str, ...]) -> tuple[str, ...]:
+    """What to know of the clients before results are used; () for most."""
+    if few := notes_of_few(likelihood.n_clients):
+        return few
     if not likelihood.is_gaussian:
         return ()
     view = likelihood.expanded(None)

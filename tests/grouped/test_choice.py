@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 
 from vaneb.errors import InvalidOption
-from vaneb.grouped.choice import fit_least_squares, fit_others, left_out_scores
-from vaneb.grouped.gaussian_posterior import probabilities, sample_gaussians
+from vaneb.grouped.choice import fit_least_squares
+from vaneb.grouped.gaussian_posterior import ODDS, likely, probabilities, sample_gaussians, shown
 from vaneb.grouped.mixed_model import centred_basis, centred_rows
 from vaneb.grouped.models import fit_local
 from vaneb.grouped.population import Structure, find_structure
@@ -19,7 +19,6 @@ from vaneb.grouped.response import ResponseCoding
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.recoded import Recoded
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import binomial, gaussian
 from vaneb.population.sampler import sample_populations
 
 
@@ -67,7 +66,9 @@ def test_where_all_clients_are_alike_that_is_likeliest() -> None:
     found = [structure(simulated([0.0, 0.0], seed=seed, clients=200)) for seed in range(200, 220)]
     alike = [one for one in found if not one.varying.any()]
     assert len(alike) >= 14
-    assert all(any("no coefficient differs" in note for note in one.notes) for one in alike)
+    assert all(
+        any("rows do not show that any coefficient differs" in note for note in one.notes) for one in alike
+    )
     for one in found:
         assert one.fitted is not None
         model = one.fitted.model
@@ -92,12 +93,31 @@ def test_probabilities_are_those_of_the_candidates_likelihoods() -> None:
         return float(np.exp(-0.5 * (29 * np.log(spread) + 119 * np.log(q / 120))))
 
     assert intercept.target is not None
-    scale = intercept.target.reach[0]
+    scale = np.exp(intercept.target.log_reach[0])
     grid = (np.arange(4000) + 0.5) / 2000
-    prior = 2 / scale * (2 + (grid / scale) ** 2) ** -1.5
+    prior = 2 * grid / scale**2 / (1 + (grid / scale) ** 2) ** 2
     ratio = np.mean(prior * np.vectorize(likelihood)(grid)) * 2 / likelihood(0.0)
     assert np.exp(intercept.log_evidence - nothing.log_evidence) == pytest.approx(ratio, rel=0.15)
-    assert probabilities(found.found)[1] == pytest.approx(ratio / (1 + ratio), abs=0.05)
+    odds = ratio * ODDS[1]
+    assert probabilities(found.found)[1] == pytest.approx(odds / (1 + odds), abs=0.05)
+    assert shown(found.found) is (intercept if ratio > 1 else nothing)
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_prior_of_two_coefficients_integrates_to_one(correlated: bool) -> None:
+    """Over logarithms of standard deviations, and what is below the diagonal of the root."""
+    rows = simulated([1.0, 0.5], clients=30)
+    fitted = fit_least_squares(centred_rows(rows, np.array([True, True])), np.arange(2), correlated)
+    one = likely(fitted)
+    assert one is not None
+    assert one.target is not None
+    logs = np.linspace(-9.0, 9.0, 73)
+    below = np.sinh(np.linspace(-7.0, 7.0, 141)) if correlated else np.zeros(1)
+    width = np.cosh(np.linspace(-7.0, 7.0, 141)) * 0.1 if correlated else np.ones(1)
+    first, second, tilt = np.meshgrid(logs, logs, np.arange(len(below)), indexing="ij")
+    points = np.column_stack([first.ravel(), second.ravel(), below[tilt.ravel()]])[:, : 2 + correlated]
+    mass = np.exp(one.target.log_prior(points)) * width[tilt.ravel()] * 0.25**2
+    assert mass.sum() == pytest.approx(1.0, abs=2e-3)
 
 
 def test_fewer_clients_than_entries() -> None:
@@ -115,46 +135,6 @@ def test_units_and_zero_of_a_covariate_do_not_matter(sd: list[float]) -> None:
     assert_array_equal(first.varying, second.varying)
     means = [one.basis @ one.fitted.model.mean for one in (first, second) if one.fitted is not None]
     assert_allclose(change @ means[1], means[0], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("varying", [[], [0], [0, 1]])
-def test_rows_left_out_are_predicted_as_if_they_were(varying: list[int], weighted: bool) -> None:
-    """Each row in turn is really left out; variances are held."""
-    rows = simulated([1.0, 0.5], clients=6, rows=4)
-    if weighted:
-        rows = replace(rows, weight=np.random.default_rng(7).uniform(0.2, 5, len(rows.response)))
-    at = np.array(varying, dtype=np.intp)
-    centred = centred_rows(rows)
-    fitted = fit_least_squares(centred, at)
-    found = left_out_scores(rows, gaussian(fitted.model.variance), centred.basis, fitted)
-    z = rows.design @ centred.basis
-    spread = fitted.model.spread
-    same = rows.client_of_row[:, None] == rows.client_of_row
-    cov = same * (z @ spread @ z.T) + fitted.model.variance * np.diag(1 / rows.weight)
-    for i in range(len(z)):
-        rest = np.arange(len(z)) != i
-        weight = np.linalg.inv(cov[np.ix_(rest, rest)])
-        mean = np.linalg.solve(z[rest].T @ weight @ z[rest], z[rest].T @ weight @ rows.response[rest])
-        predicted = z[i] @ mean + cov[i, rest] @ weight @ (rows.response[rest] - z[rest] @ mean)
-        assert found[i] == pytest.approx(rows.weight[i] * (rows.response[i] - predicted) ** 2, rel=1e-6)
-
-
-def test_binary_rows_left_out_are_predicted_about_as_if_they_were() -> None:
-    rng = np.random.default_rng(5)
-    rows = simulated([1.0, 0.0], clients=40, rows=6)
-    rows = replace(rows, response=(rng.random(240) < expit(rows.response - 1)).astype(float))
-    basis, start = centred_basis(rows.design)[0], np.zeros(2)
-    fitted = fit_others(rows, binomial(), basis, np.array([0]), start)
-    found = left_out_scores(rows, binomial(), basis, fitted)
-    k = rows.client_of_row
-    for i in range(0, 240, 40):
-        rest = np.flatnonzero(np.arange(240) != i)
-        part = GroupedRows.from_columns(k[rest], rows.design[rest], rows.response[rest])
-        other = fit_others(part, binomial(), basis, np.array([0]), start)
-        at = int(part.ids.index(k[i]))
-        mean = expit(rows.design[i] @ basis @ other.points[at])
-        assert found[i] == pytest.approx(-np.log(mean if rows.response[i] else 1 - mean), abs=0.15)
 
 
 def test_one_row_of_many_trials_or_a_count_says_how_clients_differ() -> None:

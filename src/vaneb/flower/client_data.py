@@ -16,7 +16,6 @@ from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.settings import Settings
 from vaneb.grouped.frames import as_pandas, canonical_order, client_ids, need_column
-from vaneb.grouped.halves import some_rows
 from vaneb.likelihood.seam import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
@@ -61,7 +60,7 @@ class LocalModel:
     def some(self, mask: NDArray[np.bool_]) -> LocalModel:
         """Some of the rows."""
         levels = {column: own[mask] for column, own in self.levels.items()}
-        return replace(self, rows=some_rows(self.rows, mask), levels=levels, kept=self.kept[mask])
+        return replace(self, rows=self.rows.some_rows(mask), levels=levels, kept=self.kept[mask])
 
     def only(self, *clients: int) -> LocalModel:
         """Some of the clients."""

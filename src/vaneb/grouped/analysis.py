@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.estimators import VANEB
+from vaneb.estimators import VANEB, notes_of_few
 from vaneb.grouped import frames, scores
 from vaneb.grouped.crossed import Crossed, Factor
 from vaneb.grouped.design import Design, DesignRows, OtherGroups, learn_design
@@ -170,11 +170,11 @@ def fit_groups(
         structure = find_structure(rows, local, may_vary, asked=asked or settings.kind == "discrete")
         local = replace(local, family=structure.family)
         model, after = fit_population(rows, local, structure, names, likelihood, settings, progress)
-        fixed = structure.fixed_effects(names, model.prior_)
+        fixed = structure.fixed_effects(names) if model.prior_.kind == "gaussian" else None
     local = replace(local, family=structure.family)
     test = design.rows(data[testing], response=True) if test_column is not None else None
     kept = len(train.kept) + (0 if test is None else len(test.kept))
-    notes = (*groups.notes, *notes, *local.notes, *structure.notes)
+    notes = (*groups.notes, *notes, *notes_of_few(rows.n_clients), *local.notes, *structure.notes)
     if family == "huber" and likelihood == "exact":
         notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
         likelihood = "gaussian"

@@ -13,14 +13,22 @@ from vaneb.likelihood.seam import Array
 class FixedEffects(NamedTuple):
     """What the coefficients are on average over clients, and how well that is known.
 
-    Estimates and their covariance are those of the Gaussian mixed model, given its variances, as in lme4.
+    Where rows are least squares and the population is Gaussian, estimates and their covariance are those of
+    the mixed model, given its variances, as in lme4; else mean and covariance over the populations drawn.
     """
 
     names: tuple[str, ...]
     estimate: Array
     """(d,)"""
     covariance: Array
-    """(d, d)"""
+    """(d, d); NaN where one population was fitted, not many drawn."""
+
+    @classmethod
+    def of_populations(cls, names: tuple[str, ...], means: Array) -> FixedEffects:
+        """From the mean of each population, (R, d)."""
+        d = means.shape[1]
+        covariance = np.atleast_2d(np.cov(means.T)) if len(means) > 1 else np.full((d, d), np.nan)
+        return cls(names, means.mean(axis=0), covariance)
 
     @property
     def standard_error(self) -> Array:

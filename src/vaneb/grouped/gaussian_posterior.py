@@ -6,9 +6,11 @@ values, and weighed by
 
     exp(-deviance(L) / 2) p(L L') |d(L L') / dL|,
 
-with the restricted deviance of ``mixed_model`` and the prior of Huang and Wand (2013): half-t standard
-deviations, nu = 2, and uniform correlations of any two.  Draws are independent, where sweeps of a
-Gibbs sampler that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
+with the restricted deviance of ``mixed_model``.  A priori correlations of any two are uniform, and so is the
+share s^2 / (s^2 + b^2) of each standard deviation s, where b is what one client's rows leave open of the
+coefficient (Daniels 1999).  Near zero that is flat in the variance, not in s: intervals of clients then hold
+what they promise, where a density that is flat in s makes them short.  Draws are independent, where sweeps of
+a Gibbs sampler that hold mu fixed while theta moves, and the reverse, need thousands to forget each other.
 
 The average weight is the likelihood of what was assumed of the population: nothing differs, or the intercept,
 or all, with or without correlations.  These are averaged over.  That less differs has to be shown by the rows
@@ -42,12 +44,12 @@ POINTS, ROUNDS = 2, 3
 FREEDOM = 6.0
 #: Effective number of points, as a share of all, below which a candidate is left out.
 LEAST = 0.1
-#: The half-t prior of standard deviations: its scale beside the likeliest value, and beside a row's noise.
-WIDER, PLAUSIBLE = 2.0, 1.0
-#: Odds, before rows are seen, that more differs: the intercept against nothing, slopes against the intercept.
-#: A slope that is wrongly held to be the same for all clients makes intervals too short; the other mistake
-#: makes them a little long.  With 10 intervals hold almost as well as if slopes always differed.
-ODDS = 10.0
+#: The scale b of a standard deviation's prior is at least so many times the likeliest value.
+WIDER = 2.0
+#: Before rows are seen: nothing differs, the intercept does, slopes do.  A slope that is wrongly held to be
+#: the same for all clients makes intervals too short; the other mistake makes them a little long.  With these
+#: intervals hold almost as well as if slopes always differed.
+ODDS = np.array([1.0, 10.0, 300.0])
 #: Candidates of a smaller probability than this are left out.
 UNLIKELY = 0.01
 #: Clients whose estimates tell the Monte Carlo error.
@@ -93,13 +95,19 @@ def likely(fitted: Fitted) -> Likely | None:
     return Likely(fitted, target, centre, half, float(log_evidence))
 
 
-def log_odds(found: Sequence[Likely]) -> Array:
-    """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ, each
-    ``ODDS`` times as probable as the one before; candidates of a kind share what it has."""
+def log_odds(found: Sequence[Likely], odds: Array = ODDS) -> Array:
+    """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ, as
+    ``odds`` has it; candidates of a kind share what it has."""
     sizes = np.array([len(one.fitted.model.varying) for one in found])
     least = sizes[sizes > 0].min(initial=len(found[0].fitted.points[0]))
     kind = (sizes > 0) * 1 + (sizes > least)
-    return kind * math.log(ODDS) - np.log(np.bincount(kind)[kind])
+    return np.log(odds[kind] / np.bincount(kind)[kind])
+
+
+def shown(found: Sequence[Likely]) -> Likely:
+    """The candidate that the rows speak for, without the caution of ``ODDS``."""
+    logs = np.array([one.log_evidence for one in found]) + log_odds(found, np.ones(3))
+    return found[int(np.argmax(logs))]
 
 
 def probabilities(found: Sequence[Likely]) -> Array:
@@ -209,29 +217,20 @@ def _profiles(moments: Moments, varying: NDArray[np.intp], roots: Array) -> tupl
     return kernels.deviances(moments.gram, moments.cross, moments.square, moments.n_rows, varying, roots)
 
 
-def _noise_of_a_row(moments: Moments) -> float:
-    """Standard deviation of an average row's noise, beside that of a row of weight one; 1 on the scale of an
-    index, where noise is no parameter."""
-    everything = np.einsum("kii->", moments.gram)
-    if not moments.n_rows or not everything:
-        return 1.0
-    return math.sqrt(moments.n_rows * moments.dimension / everything)
-
-
 class _Target:
     """The posterior density of L, in coordinates: logarithms of standard deviations (the norms of its rows),
     and what is below the diagonal in units of the row's diagonal."""
 
     def __init__(self, fitted: Fitted) -> None:
         self.fitted, self.moments, self.varying = fitted, fitted.moments, fitted.model.varying
-        # Along centred and scaled covariates, in standard deviations of the noise.
-        plausible = PLAUSIBLE * _noise_of_a_row(self.moments)
-        self.reach = np.hypot(WIDER * np.linalg.norm(fitted.model.root, axis=1), plausible)
+        known = np.einsum("kii->ki", self.moments.gram)[:, self.varying].mean(axis=0)
+        likeliest = np.linalg.norm(fitted.model.root, axis=1)
+        self.log_reach = 0.5 * np.log((WIDER * likeliest) ** 2 + 1 / known)
         self.r = r = len(self.varying)
         self.lower = np.tril_indices(r, -1) if fitted.correlated else (np.empty(0, int), np.empty(0, int))
-        # Independent standard deviations have this prior each by itself.
-        self.together = r if fitted.correlated else 1
-        self.log_constant = _prior_constant(self.together) * (r // self.together) - np.log(self.reach).sum()
+        # What makes the density of correlations integrate to one.
+        half = (r + 1) / 2
+        self.log_constant = r * math.lgamma(half) - float(multigammaln(half, r)) if fitted.correlated else 0.0
 
     def roots(self, points: Array) -> Array:
         """(m, r, r)"""
@@ -243,13 +242,15 @@ class _Target:
         return out * np.exp(np.clip(points[:, : self.r, None], -50, 50))
 
     def log_prior(self, points: Array) -> Array:
-        """Huang and Wand's density of L L', nu = 2, and the derivative of L L' in the coordinates, (m,)."""
-        s, roots = self.together, self.roots(points)
-        logs = np.log(np.diagonal(roots, axis1=1, axis2=2))
-        # Of (L L')^{-1}.
-        diagonal = np.sum(np.linalg.inv(roots) ** 2, axis=1) if s > 1 else np.exp(-2 * logs)
-        log_p = self.log_constant + (s + 1 - (2 + 2 * s)) * logs.sum(axis=1)
-        return log_p - 0.5 * (2 + s) * np.log(2 * diagonal + self.reach**-2.0).sum(axis=1)
+        """Density of the coordinates, (m,)."""
+        share = 2 * (points[:, : self.r] - self.log_reach)
+        log_p = self.log_constant + (math.log(2.0) + share - 2 * np.logaddexp(0.0, share)).sum(axis=1)
+        if len(self.lower[0]):
+            roots = self.roots(points)
+            logs = np.log(np.diagonal(roots, axis1=1, axis2=2))
+            inverse = np.sum(np.linalg.inv(roots) ** 2, axis=1)  # the diagonal of (L L')^{-1}
+            log_p -= (self.r + 1) * (logs + 0.5 * np.log(inverse)).sum(axis=1)
+        return log_p
 
     def log_density(self, points: Array, roots: Array, value: Array) -> Array:
         """``value`` is the deviance."""
@@ -261,7 +262,7 @@ class _Target:
         """The likeliest point, a root of the covariance of a Gaussian that touches the density there, and the
         logarithm of the density."""
         root = root * np.where(np.diagonal(root) < 0, -1.0, 1.0)
-        diagonal = np.maximum(np.diagonal(root), 0.05 * self.reach)
+        diagonal = np.maximum(np.diagonal(root), 0.05 * np.exp(self.log_reach))
         below = np.clip(root[self.lower] / diagonal[self.lower[0]], -3, 3)
         start = np.concatenate([np.log(diagonal), below])
         start[: self.r] -= np.log(np.diagonal(self.roots(start[None])[0]) / diagonal)
@@ -288,15 +289,6 @@ class _Target:
         values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
         half = vectors / np.sqrt(np.maximum(values, 0.1))
         return found.x, np.linalg.cholesky(half @ half.T), self.fitted.constant - float(found.fun)
-
-
-def _prior_constant(s: int) -> float:
-    """log of what makes Huang and Wand's density of an s x s matrix, nu = 2 and scales 1, integrate to one,
-    and of the constant in the derivative of L L'."""
-    freedom = s + 1
-    each = 0.5 * freedom * math.log(4.0) - 0.5 * math.log(math.pi) + math.lgamma((freedom + 1) / 2)
-    whole = 0.5 * freedom * s * math.log(2.0) + float(multigammaln(freedom / 2, s))
-    return s * each - whole + s * math.log(2.0)
 
 
 def _proposed(rng: np.random.Generator, centre: Array, half: Array, count: int) -> tuple[Array, Array]:

@@ -33,12 +33,3 @@ def _scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-def some_rows(rows: GroupedRows, mask: NDArray[np.bool_]) -> GroupedRows:
-    """Some of the rows, of the clients that have any of them."""
-    counts = np.bincount(rows.client_of_row[mask], minlength=rows.n_clients)
-    there = np.flatnonzero(counts)
-    starts = np.concatenate([[0], np.cumsum(counts[there])])
-    columns = rows.design[mask], rows.response[mask], rows.offset[mask], rows.weight[mask]
-    return GroupedRows(*columns, starts, tuple(rows.ids[k] for k in there), rows.names)

@@ -54,6 +54,27 @@ def _half_score(cross, varying, root, c, h):
 
 
 @njit(cache=True, nogil=True)
+def _add_client(a, cross, varying, root, g, c, h, total, score):
+    """Adds a client to T (lower triangle) and its right-hand side, leaves C^{-1/2} L' Z'y in ``h``; returns
+    what L explains of its y'y.  ``g`` and ``c`` are those of ``_half``."""
+    _half_score(cross, varying, root, c, h)
+    explained = 0.0
+    for s in h:
+        explained += s * s
+    for i in range(len(a)):
+        s = cross[i]
+        for j in range(len(h)):
+            s -= g[j, i] * h[j]
+        score[i] += s
+        for b in range(i + 1):
+            w = a[i, b]
+            for j in range(len(h)):
+                w -= g[j, i] * g[j, b]
+            total[i, b] += w
+    return explained
+
+
+@njit(cache=True, nogil=True)
 def profile(gram, cross, varying, root):
     """Sums over clients at L: log|C_k|, what L explains of y'y, T (d, d) and its right-hand side (d,); and of
     each client the rows of Z' M^{-1} Z (K, r, d) and Z' M^{-1} y (K, r) in the varying coordinates."""
@@ -66,19 +87,7 @@ def profile(gram, cross, varying, root):
     for k in range(n):
         a = gram[k]
         log_det += _half(a, varying, root, g, c)
-        _half_score(cross[k], varying, root, c, h)
-        for j in range(r):
-            explained += h[j] * h[j]
-        for i in range(d):
-            s = cross[k, i]
-            for j in range(r):
-                s -= g[j, i] * h[j]
-            score[i] += s
-            for b in range(i + 1):
-                w = a[i, b]
-                for j in range(r):
-                    w -= g[j, i] * g[j, b]
-                total[i, b] += w
+        explained += _add_client(a, cross[k], varying, root, g, c, h, total, score)
         for i in range(r):
             v = varying[i]
             s = cross[k, v]
@@ -277,19 +286,7 @@ def deviances(gram, cross, square, n_rows, varying, roots):
         for k in range(n):
             a = gram[k]
             log_det += _half(a, varying, roots[e], g, c)
-            _half_score(cross[k], varying, roots[e], c, h)
-            for j in range(r):
-                explained += h[j] * h[j]
-            for i in range(d):
-                s = cross[k, i]
-                for j in range(r):
-                    s -= g[j, i] * h[j]
-                score[i] += s
-                for b in range(i + 1):
-                    w = a[i, b]
-                    for j in range(r):
-                        w -= g[j, i] * g[j, b]
-                    total[i, b] += w
+            explained += _add_client(a, cross[k], varying, roots[e], g, c, h, total, score)
         for i in range(d):
             total[i, i] *= 1 + 1e-12
             for b in range(i):

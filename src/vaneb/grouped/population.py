@@ -16,7 +16,7 @@ from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others
 from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
-from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, sample_gaussians
+from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, sample_gaussians, shown
 from vaneb.grouped.halves import first_halves
 from vaneb.grouped.mixed_model import (
     MOST,
@@ -78,20 +78,13 @@ class Structure:
     """With the dispersion that was found."""
     notes: tuple[str, ...]
 
-    def fixed_effects(self, names: tuple[str, ...], prior: Prior) -> FixedEffects | None:
-        """The population's centre in coordinates theta.
-
-        Of least squares those of the mixed model; of other families, for which that is but an approximation,
-        mean and covariance over the populations drawn.
-        """
-        if self.fitted is not None and self.family.name == "gaussian":
-            model = self.fitted.model
-            covariance = self.basis @ model.covariance_of_mean @ self.basis.T
-            return FixedEffects(names, self.basis @ model.mean, covariance)
-        if prior.populations < 2:
+    def fixed_effects(self, names: tuple[str, ...]) -> FixedEffects | None:
+        """Of the mixed model, in coordinates theta; ``None`` where it is but an approximation."""
+        if self.fitted is None or self.family.name != "gaussian":
             return None
-        centres = np.add.reduceat(prior.weights[:, None] * prior.atoms, prior.starts[:-1]) * prior.populations
-        return FixedEffects(names, centres.mean(axis=0), np.atleast_2d(np.cov(centres.T)))
+        model = self.fitted.model
+        covariance = self.basis @ model.covariance_of_mean @ self.basis.T
+        return FixedEffects(names, self.basis @ model.mean, covariance)
 
 
 def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, asked: bool) -> Structure:
@@ -205,11 +198,11 @@ def _with_scatter(
 
 
 def compared(basis: Array, fitted: list[Fitted], family: Family) -> Structure:
-    """The likeliest candidate, among the others; the largest where they cannot be compared."""
+    """The candidate that rows speak for, among the others; the largest where they cannot be compared."""
     known = tuple(found for one in fitted if (found := likely(one)) is not None)
     if len(known) < len(fitted):
         known = ()
-    best = known[int(np.argmax(probabilities(known)))].fitted if known else fitted[-1]
+    best = shown(known).fitted if known else fitted[-1]
     varying = np.zeros(len(basis), dtype=bool)
     varying[best.model.varying] = True
     return Structure(basis, varying, best, known, family, ())
@@ -227,7 +220,11 @@ def what_differs(structure: Structure, most: int) -> tuple[str, ...]:
     what = "slopes do not differ" if size else "no coefficient differs"
     if alike > 1 - UNLIKELY:
         return (f"{what} between clients",)
-    return (f"{what} between clients, with probability {alike:.2f}; estimates average over both cases",)
+    what = "slopes differ" if size else "any coefficient differs"
+    return (
+        f"rows do not show that {what} between clients; to be cautious, estimates and intervals give that a "
+        f"probability of {1 - alike:.2f}",
+    )
 
 
 def _of_whole_clients(
@@ -503,4 +500,4 @@ def _one_gaussian(clients: Any, structure: Structure, seed: int) -> Prior | None
 def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:
     """Half of each client's rows, taken at random, and the others."""
     first = first_halves(rows, seed)
-    return rows.some_rows(np.flatnonzero(first)), rows.some_rows(np.flatnonzero(~first))
+    return rows.some_rows(first), rows.some_rows(~first)

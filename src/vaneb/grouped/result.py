@@ -49,6 +49,8 @@ class GroupedResult:
     whole_ids: bool
     notes: tuple[str, ...]
     kind: str
+    mixed_model: FixedEffects | None
+    """Averages as the mixed model has them, where it was fitted."""
 
     if TYPE_CHECKING:
 
@@ -96,6 +98,11 @@ class GroupedResult:
         """Mean and spread of the population."""
         return PopulationSummary(self.prior)
 
+    @property
+    def fixed(self) -> FixedEffects:
+        """The coefficients on average over clients."""
+        return self.mixed_model or FixedEffects.of_populations(self.names, self.population.means)
+
     def summary(self) -> Summary:
         """What ``print(fit)`` prints: population, averages, residual scale, groups, what was noticed."""
         return summarise(self)
@@ -110,14 +117,14 @@ class GroupedResult:
     def fixef(self) -> Any:
         """Averages over clients: ``estimate``, ``se``, ``z``, ``p`` and whether the coefficient ``varies``.
 
-        Mean and standard deviation over the populations drawn; z is their ratio, p two-sided from the normal
-        distribution.  A coefficient that does not vary is a fixed effect in the narrow sense.
+        See ``FixedEffects``; p is two-sided, from the normal distribution.  A coefficient that does not vary
+        is a fixed effect in the narrow sense.
         """
         import pyarrow as pa
 
-        found = self.population
-        columns = {"coefficient": list(self.names), "estimate": found.mean, "se": found.error, "z": found.z}
-        columns |= {"p": found.p, "varies": ~found.fixed}
+        found = self.fixed
+        columns = {"coefficient": list(self.names), "estimate": found.estimate, "se": found.standard_error}
+        columns |= {"z": found.z, "p": found.p_value, "varies": ~self.population.fixed}
         return frames.native(pa.table(columns), self.kind, ["coefficient"])
 
     @cached_property
@@ -165,17 +172,13 @@ class GroupedResult:
             return frames.native(pa.table(columns), self.kind, ["client", "coefficient"])
         found, varying = self.population, np.flatnonzero(~self.population.fixed)
         pairs = [(i, j) for at, i in enumerate(varying) for j in varying[:at]]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            correlations = [
-                found.covariances[:, i, j] / (found.sds[:, i] * found.sds[:, j]) for i, j in pairs
-            ]
-        values = [*found.means.T, *found.sds[:, varying].T, *correlations]
+        values = [*found.means.T, *found.sds[:, varying].T, *(found.correlations[:, i, j] for i, j in pairs)]
         names = [
             *(("mean", name) for name in self.names),
             *(("sd", self.names[i]) for i in varying),
             *(("correlation", f"{self.names[j]}, {self.names[i]}") for i, j in pairs),
         ]
-        lower, upper = found.interval(np.column_stack(values), level)
+        lower, upper = found.interval(np.ma.column_stack(values), level)
         middle = [*found.mean, *found.sd[varying], *(found.correlation[i, j] for i, j in pairs)]
         columns = {"quantity": [what for what, _ in names], "coefficient": [name for _, name in names]}
         columns |= {"estimate": np.array(middle), "lower": lower, "upper": upper}
@@ -320,8 +323,7 @@ class GroupedFit(GroupedResult):
     whole_ids: bool
     """The client column holds whole numbers."""
     notes: tuple[str, ...] = ()
-    fixed: FixedEffects | None = None
-    """The coefficients on average over clients, with standard errors; ``None`` for a discrete population."""
+    mixed_model: FixedEffects | None = None
     varying: tuple[str, ...] = ()
     """Names of the coefficients that differ between clients."""
     kind: str = "pandas"

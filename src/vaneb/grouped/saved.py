@@ -1,7 +1,7 @@
 """A fit in a file: JSON that holds what is needed to predict, and no row of the data.
 
     {"format": "vaneb-model/1", "design": ..., "family": ..., "clients": ..., "estimates": ..., "table": ...,
-     "facts": ...}
+     "mixed_model": ..., "facts": ...}
 
 Numbers are written in full, so that a loaded fit computes from the same ones.
 """
@@ -21,6 +21,7 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import frames
 from vaneb.grouped.design import Design, OtherGroups
 from vaneb.grouped.encoding import Encoding
+from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients, finite
 from vaneb.grouped.response import FAMILIES, KINDS, PLAIN, SHARES, ResponseCoding
 from vaneb.grouped.result import Array, GroupedResult
@@ -53,6 +54,7 @@ class LoadedFit(GroupedResult):
     whole_ids: bool
     kind: str
     notes: tuple[str, ...] = ()
+    mixed_model: FixedEffects | None = None
 
     def table(self, level: float | None = None) -> pa.Table:
         import pyarrow as pa
@@ -102,6 +104,9 @@ def to_wire(fit: GroupedResult) -> dict[str, Any]:
         "family": {"parameter": float(family.parameter), "dispersion": float(family.dispersion)},
         "clients": fit.known.to_wire(),
         "estimates": {name: values.tolist() for name, values in fit.estimates.items()},
+        "mixed_model": None
+        if (fixed := fit.mixed_model) is None
+        else {"estimate": fixed.estimate.tolist(), "covariance": fixed.covariance.tolist()},
         "table": {name: [_number_or_none(v) for v in values] for name, values in columns.items()},
         "facts": {
             "rows": fit.n_rows,
@@ -181,10 +186,18 @@ def _from_parts(wire: dict[str, Any]) -> LoadedFit:
     ):
         raise InvalidReport(f"a saved model whose parts do not belong together. {SAVE_AGAIN}")
     low, high = map(int, facts["group_sizes"])
+    fixed = wire.get("mixed_model")
+    if fixed is not None:
+        d = shape[1]
+        fixed = FixedEffects(
+            known.prior.names,
+            finite(fixed["estimate"], (d,), "fixed effects"),
+            finite(fixed["covariance"], (d, d), "fixed effects"),
+        )
     return LoadedFit(
         design, family, known, estimates, table, int(facts["rows"]), (low, high),
         {str(k): int(v) for k, v in facts["outcomes"].items()}, str(facts["likelihood"]), level,
-        int(facts["dropped"]), whole, facts["kind"], tuple(map(str, facts["notes"])),
+        int(facts["dropped"]), whole, facts["kind"], tuple(map(str, facts["notes"])), fixed,
     )  # fmt: skip
 
 

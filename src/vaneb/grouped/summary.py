@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from vaneb.likelihood.seam import Array
 from vaneb.prior import Prior
@@ -65,23 +64,6 @@ class PopulationSummary:
         """(d,)"""
         return self.means.mean(axis=0)
 
-    @property
-    def error(self) -> Array:
-        """Standard error of ``mean``: its standard deviation over the populations; NaN where there is one."""
-        if self.prior.populations == 1:
-            return np.full(self.prior.dimension, np.nan)
-        return self.means.std(axis=0, ddof=1)
-
-    @property
-    def z(self) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return self.mean / self.error
-
-    @property
-    def p(self) -> Array:
-        """Two-sided."""
-        return 2 * ndtr(-np.abs(self.z))
-
     @cached_property
     def sds(self) -> Array:
         """Standard deviations among clients, (R, d)."""
@@ -94,17 +76,26 @@ class PopulationSummary:
 
     @cached_property
     def correlation(self) -> Array:
-        """Median over the populations, (d, d); NaN where a coefficient does not differ."""
-        scale = self.sds[:, :, None] * self.sds[:, None, :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.median(np.where(scale > 0, self.covariances / scale, np.nan), axis=0)
+        """Median over the populations in which both differ, (d, d); NaN where there is none."""
+        found = self.correlations
+        return np.where(found.count(axis=0) > 0, np.ma.getdata(np.ma.median(found, axis=0)), np.nan)
+
+    @cached_property
+    def correlations(self) -> np.ma.MaskedArray:
+        """(R, d, d), masked where a coefficient does not differ."""
+        differs = self.sds > 1e-12 * np.abs(self.means)  # not by rounding
+        both = differs[:, :, None] & differs[:, None, :]
+        scale = np.where(both, self.sds[:, :, None] * self.sds[:, None, :], 1.0)
+        return np.ma.masked_where(~both, self.covariances / scale)
 
     def interval(self, values: Array, level: float) -> tuple[Array, Array]:
-        """Quantiles of ``values`` (R, d) over the populations; NaN where there is one."""
-        if self.prior.populations == 1:
-            return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
-        lower, upper = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        return lower, upper
+        """Quantiles of ``values`` (R, d) over the populations that are not masked; NaN where there is one."""
+        probabilities = [(1 - level) / 2, (1 + level) / 2]
+        ends = np.full((2, values.shape[1]), np.nan)
+        for i, column in enumerate(np.ma.masked_array(values).T):
+            if column.count() > 1:
+                ends[:, i] = np.quantile(column.compressed(), probabilities)
+        return ends[0], ends[1]
 
 
 @dataclass(frozen=True)
@@ -183,9 +174,10 @@ def summarise(fit: GroupedResult) -> Summary:
         rows += [(what, _digits(value), "", "", "") for what, value in scale]
         ends = _percent(fit.level)
         blocks.append(Block("Between groups (random effects)", ("", "sd", *ends, "correlation"), tuple(rows)))
+    fixed = fit.fixed
     rows = [
-        (names[i], *map(_digits, (found.mean[i], found.error[i])), _fixed(found.z[i]), _p_value(found.p[i]),
-         "same for all" if found.fixed[i] else "varies")
+        (names[i], _digits(fixed.estimate[i]), _digits(fixed.standard_error[i]), _fixed(fixed.z[i]),
+         _p_value(fixed.p_value[i]), "same for all" if found.fixed[i] else "varies")
         for i in range(min(len(names), MOST))
     ]  # fmt: skip
     if not varying.size:

@@ -168,11 +168,12 @@ class GroupedRows:
         row = np.repeat(self.starts[index] - starts[:-1], counts) + np.arange(starts[-1])
         return type(self)(*self._at(row), starts, tuple(self.ids[i] for i in index), self.names)
 
-    def some_rows(self, index: NDArray[np.intp]) -> Self:
-        """The rows at these positions, in rising order; at least one of each client."""
-        counts = np.bincount(self.client_of_row[index], minlength=self.n_clients)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        return type(self)(*self._at(index), starts, self.ids, self.names)
+    def some_rows(self, mask: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+        """Some of the rows (flags, or positions in rising order), of the clients that have any of them."""
+        counts = np.bincount(self.client_of_row[mask], minlength=self.n_clients)
+        there = np.flatnonzero(counts)
+        starts = np.concatenate([[0], np.cumsum(counts[there])])
+        return type(self)(*self._at(mask), starts, tuple(self.ids[k] for k in there), self.names)
 
     def _at(self, rows: Any) -> tuple[Array, Array, Array, Array]:
         return self.design[rows], self.response[rows], self.offset[rows], self.weight[rows]

@@ -305,7 +305,9 @@ def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
     else:
         client, model, likelihood = place.likelihood()
     most = (place.policy or Policy()).atoms
-    found = own_posterior(question, model, likelihood, most, () if place.wards else (client,))
+    private = place.settings.epsilon > 0
+    ids = () if place.wards else (client,)
+    found = own_posterior(question, model, likelihood, most, ids, private=private)
     keep_results(place.folder, client, found, many=bool(place.wards))
     return {"kept": True}
 

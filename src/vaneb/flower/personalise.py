@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,19 @@ LEVEL = 0.9
 
 
 def own_posterior(
-    question: Tree, model: LocalModel, likelihood: Likelihood, most: int, ids: tuple[str, ...] = ()
+    question: Tree,
+    model: LocalModel,
+    likelihood: Likelihood,
+    most: int,
+    ids: tuple[str, ...] = (),
+    *,
+    private: bool = False,
 ) -> Posterior:
-    """Posterior of this site's clients under the server's prior, of at ``most`` so many atoms."""
+    """Posterior of this site's clients under the server's prior, of at ``most`` so many atoms.
+
+    A ``private`` population has not seen the client's rows, so they say which of the populations drawn are
+    likely: all of them are one mixture.
+    """
     prior = Prior.from_wire(question.get("prior"))
     if len(prior.weights) > most:
         raise PolicyRefused(f"atoms: a population of {len(prior.weights)}; this site takes {most}.")
@@ -46,6 +57,8 @@ def own_posterior(
             f"data: their parameters are {', '.join(model.names[:6])}, those of the population "
             f"{', '.join(prior.names[:6])}; or their factor levels or classes differ."
         )
+    if private:
+        prior = replace(prior, draw=None, clients=None)
     return posterior(likelihood, prior, ids=ids or tuple(map(str, model.rows.ids)), names=model.names)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from flower.loopback import LoopbackGrid, Node, bytes_of, content_of
 from vaneb import InvalidOption
 from vaneb.cli import app
 from vaneb.files import private_files
-from vaneb.flower import books, processes, wire
+from vaneb.flower import books, journal, processes, wire
 from vaneb.flower.client_app import FAILURES
 from vaneb.flower.exchange import Answer, Line
 from vaneb.flower.policy import Policy, largest_leverage, rows_apart
@@ -315,6 +316,11 @@ def test_the_accountant_counts_all_releases(site):
     assert epsilon_of([], 1e-5) == 0
     said = CliRunner().invoke(app, ["federate", "ledger", str(site.own)]).output
     assert re.search(r"spent +epsilon 1\.\d+ at delta 1e-05, in 2 private releases", said)
+    # What has left has left, also when somebody removes the folders.
+    shutil.rmtree(site.own / books.STUDIES)
+    site.refuses(replace(PRIVATE, radius=radii[0]), r"would have spent 1\.\d+ .*its total is 1\.6")
+    site.rules()
+    site.refuses(PLAIN, "2 private releases have left this site")
 
 
 def test_a_private_release_names_no_level(site):
@@ -376,6 +382,25 @@ def test_a_ledger_that_was_changed_says_so(site):
         said = CliRunner().invoke(app, ["federate", "ledger", str(site.own)])
         assert said.exit_code == 2
         assert "is not what was written" in " ".join(said.output.split())
+
+
+def test_a_ledger_that_a_crash_has_cut_off_is_said(site):
+    site.ask(PLAIN)
+    path = site.own / books.LEDGER
+    path.write_bytes(path.read_bytes()[:-20])
+    assert site.ask(replace(PLAIN, formula="count ~ dose")).content is None
+    assert "ledger was changed" in (site.own / "errors.log").read_text()
+    with pytest.raises(InvalidOption, match=r"ledger.jsonl: its last line is not whole.* move it elsewhere"):
+        books.enter(site.own, "answered")
+    path.unlink()
+    assert site.ask(replace(PLAIN, formula="count ~ dose")).content is not None
+
+
+def test_questions_without_end_do_not_fill_the_disk(site, monkeypatch):
+    monkeypatch.setattr(journal, "LARGEST", 2000)
+    for _ in range(8):
+        site.refuses(replace(PLAIN, formula="response ~ 0 + C(patient)"), "")
+    assert sum(path.stat().st_size for path in site.own.glob("errors.log*")) < 10_000
 
 
 # ---------------------------------------------------------------- the file itself

@@ -38,6 +38,7 @@ from vaneb.fl.naming import known_names_only
 from vaneb.flower import books, client_data, wire
 from vaneb.flower.books import EXPANDED, Held, Study
 from vaneb.flower.exchange import FAILED, TOKEN
+from vaneb.flower.journal import rotate
 from vaneb.flower.policy import Policy, PolicyRefused, Released, row_marks
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
@@ -50,6 +51,7 @@ ERRORS = "errors.log"
 #: All that a server is ever told of a failure at the client.
 FAILURES: tuple[tuple[type[Exception], str], ...] = (
     (Held, "its answer waits for a person at the site to release it"),
+    (books.Damaged, "it failed; its own log says why"),
     (PolicyRefused, "its policy does not allow this question; its own ledger says why"),
     (InvalidReport, "its data do not fit the model; its own log says why"),
     (InvalidOption, "the run asks for something that it cannot do; its own log says why"),
@@ -144,7 +146,8 @@ class Place:
         write_atomically(private_folder(self.folder) / name, content)
 
 
-@functools.lru_cache(maxsize=4096)
+# At a site settings that change no answer must not fill the memory; a simulation has many clients.
+@functools.lru_cache(maxsize=4096 if SIMULATION in os.environ else 8)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
     agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings, place.wards)
@@ -166,6 +169,7 @@ def write_error(context: Context) -> None:
     folder = str(context.node_config.get("folder", ""))
     if not folder:
         return
+    rotate(Path(folder) / ERRORS)  # a server may ask without end what is refused
     with open(private_folder(Path(folder)) / ERRORS, "a", encoding="utf-8") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{traceback.format_exc()}\n")
 

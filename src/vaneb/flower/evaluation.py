@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,9 @@ from vaneb.flower.claims import read_names
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.one_shot import FEWEST
-from vaneb.flower.personalise import personalise_all
+from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.remote import RemoteLikelihood
-from vaneb.flower.roll import Roll, call_roll
+from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.seam import Array, Likelihood
@@ -63,31 +62,8 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
 
 def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Fit without reports, then let every client find its own posterior."""
-    return run_at_clients(line, settings, archive, lambda roll: fit_who_stays(line, settings, roll, archive))
-
-
-def run_at_clients(
-    line: Line, settings: Settings, archive: Archive, fit: Callable[[Roll], Prior]
-) -> dict[str, Any]:
-    """The saved prior, or the one that ``fit`` finds; then every client finds its own posterior."""
-    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
-    prior = None if settings.refit else archive.prior()
-    fitted, began = prior is None, time.process_time()
-    if prior is None:
-        prior = fit(roll)
-        archive.keep_prior(prior)
-    seconds = time.process_time() - began
-    served = personalise_all(line, archive, prior, roll)
-    return archive.keep_outcome(
-        settings.mode,
-        served,
-        roll.troubles,
-        line.traffic.summary(),
-        absent=list(roll.absent),
-        fitted=fitted,
-        clients=prior.clients,
-        atoms=len(prior.weights),
-        fit_cpu_seconds=round(seconds, 3),
+    return run_at_clients(
+        line, settings, archive, lambda roll: Fitted(fit_who_stays(line, settings, roll, archive))
     )
 
 

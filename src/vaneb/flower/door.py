@@ -55,7 +55,7 @@ class Belongings:
         from google.protobuf.message import DecodeError
 
         call = request.path.removeprefix(FLEET)
-        forms = {
+        forms: dict[str, Any] = {
             "push-messages": fleet_pb2.PushMessagesRequest,
             "push-object": message_pb2.PushObjectRequest,
             "pull-object": message_pb2.PullObjectRequest,
@@ -64,7 +64,7 @@ class Belongings:
         if call not in forms:
             return
         try:
-            asked: Any = forms[call].FromString(request.body)
+            asked = forms[call].FromString(request.body)
         except DecodeError:
             raise Refused(400, "the request is not one of the Fleet API") from None
         own = (self.announced if call == "push-object" else self.sent).get(name, {})

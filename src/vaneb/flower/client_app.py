@@ -5,11 +5,11 @@ of an exception (which may quote rows).  The full text goes to ``errors.log`` in
 
 A handler answers only in runs of the modes that it belongs to: a server that has announced sums under masks
 gets no answer to a question for this client's own part.  What else it answers is said by the site's
-``policy``, and what leaves is in the site's ``books`` first.
+``policy``, and what leaves is in the site's ``ledger`` first.
 
-Node config: ``data`` (file), ``client`` (name), ``folder`` (where results and books go), ``policy`` (file).
+Node config: ``data`` (file), ``client`` (name), ``folder`` (where results and ledger go), ``policy`` (file).
 All of it is the site's own; nothing of it is ever taken from a run.  In a simulation an environment variable
-names the data, ``partition-id`` picks the client, and there are neither policy nor books: all rows are one
+names the data, ``partition-id`` picks the client, and there are neither policy nor ledger: all rows are one
 person's.
 """
 
@@ -35,10 +35,10 @@ from flwr.clientapp import ClientApp
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import private_folder, write_atomically
 from vaneb.fl.naming import known_names_only
-from vaneb.flower import books, client_data, wire
-from vaneb.flower.books import EXPANDED, Held, Study
+from vaneb.flower import client_data, ledger, wire
 from vaneb.flower.exchange import FAILED, TOKEN
 from vaneb.flower.journal import rotate
+from vaneb.flower.ledger import EXPANDED, Held, Study
 from vaneb.flower.policy import Policy, PolicyRefused, Released, row_marks
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
@@ -51,7 +51,7 @@ ERRORS = "errors.log"
 #: All that a server is ever told of a failure at the client.
 FAILURES: tuple[tuple[type[Exception], str], ...] = (
     (Held, "its answer waits for a person at the site to release it"),
-    (books.Damaged, "it failed; its own log says why"),
+    (ledger.Damaged, "it failed; its own log says why"),
     (PolicyRefused, "its policy does not allow this question; its own ledger says why"),
     (InvalidReport, "its data do not fit the model; its own log says why"),
     (InvalidOption, "the run asks for something that it cannot do; its own log says why"),
@@ -101,7 +101,7 @@ class Place:
 
     @property
     def study(self) -> Study | None:
-        """The site's books on this run's question."""
+        """What this site has on record of this run's question."""
         return None if self.policy is None else Study(self.folder, self.settings, self.policy)
 
     def model(self) -> tuple[str, client_data.LocalModel]:
@@ -185,13 +185,13 @@ def write_refusal(context: Context, question: str, error: Exception) -> None:
             reason = str(error) if isinstance(error, InvalidOption) else sentence_for(error)
             event = "held" if isinstance(error, Held) else "refused"
             asked = {key: str(value)[:200] for key, value in sorted(context.run_config.items()) if value}
-            books.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
+            ledger.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
 
 
 def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Message, Context], Message]]:
     """Make of a handler one that never raises, and that answers in runs of these modes only.
 
-    Nothing leaves that the policy does not allow, or before it is in the books.  A handler that does not
+    Nothing leaves that the policy does not allow, or before it is in the ledger.  A handler that does not
     ``tell`` says only that it has kept what it was given.
     """
 

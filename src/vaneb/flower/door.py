@@ -25,8 +25,8 @@ import httpx
 import vaneb
 from vaneb.errors import VanebError
 from vaneb.files import write_atomically
-from vaneb.flower import keys, passage
-from vaneb.flower.passage import FLEET, HELLO, Answer, Meter, Passage, Refused, Request
+from vaneb.flower import forwarding, keys
+from vaneb.flower.forwarding import FLEET, HELLO, Answer, Forwarder, Meter, Refused, Request
 
 #: Header in which a client says its version, and what that looks like.
 VERSION, SHORT = "flwr-vaneb-version", re.compile(r"[0-9A-Za-z.+-]{1,30}")
@@ -188,7 +188,7 @@ def clock_of(stamp: str, now: datetime.datetime | None = None) -> str:
 
 def context_for(certificate: Path, key: Path, register: Path) -> ssl.SSLContext:
     """Only who shows a certificate of the register gets as far as speaking."""
-    context = passage.server_context(str(certificate), str(key))
+    context = forwarding.server_context(str(certificate), str(key))
     context.verify_mode = ssl.CERT_REQUIRED
     # Each client's certificate is its own authority, and nobody else's.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -280,7 +280,9 @@ def open_door(
         name="register",
         daemon=True,
     )
-    with passage.open_passage(Passage(upstream, door.name_of, door.before, door.after), host, port, context):
+    with forwarding.open_forwarder(
+        Forwarder(upstream, door.name_of, door.before, door.after), host, port, context
+    ):
         watch.start()
         try:
             yield door

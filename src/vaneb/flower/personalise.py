@@ -19,9 +19,9 @@ from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.files import private_folder, write_atomically
 from vaneb.flower.archive import Archive
-from vaneb.flower.books import plain
 from vaneb.flower.client_data import PAGE, POPULATION, RESULT, TABLE, LocalModel
 from vaneb.flower.exchange import Line
+from vaneb.flower.ledger import plain
 from vaneb.flower.policy import PolicyRefused
 from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings

@@ -21,6 +21,8 @@ from vaneb.likelihood.seam import Array, Likelihood
 
 #: Points at which a posterior is weighed.
 POINTS = 2048
+#: Effective number of points from which on they say more than the Gaussian that proposed them.
+FEWEST = 20.0
 #: Least precision in any direction, as a share of the population's: none is negative, none vanishes.
 LEAST = 1e-4
 
@@ -56,7 +58,10 @@ def matched(likelihood: Likelihood, centres: Array, spread: Array) -> Matched:
         weight /= weight.sum()
         mean = weight @ points
         away = points - mean
-        after = np.linalg.inv((away * weight[:, None]).T @ away)
+        if 1 / (weight**2).sum() < FEWEST:
+            mean, after = mode, precision
+        else:
+            after = np.linalg.inv((away * weight[:, None]).T @ away)
         values, vectors = np.linalg.eigh(root.T @ (after - inverse) @ root)
         half = np.linalg.solve(root.T, vectors * np.sqrt(np.maximum(values, LEAST)))
         found.append((mean, half @ half.T, after @ mean - inverse @ centre))

@@ -29,7 +29,7 @@ from flower import slow_line
 from flower.deployment import wait_until
 from flower.loopback import write_rows
 from vaneb.cli import app
-from vaneb.flower import books, sandbox
+from vaneb.flower import ledger, sandbox
 from vaneb.flower.service import command_of
 from vaneb.flower.status import status_of
 
@@ -238,7 +238,7 @@ def test_a_rebooted_server_does_not_ask_again(story):
     """North had answered before the power went off; its ledger has one answer, not two."""
     assert story.outcome["by_kind"]["report"]["messages"] == 2
     for site in SITES:
-        events = [entry["event"] for entry in books.read_ledger(story.folder / site / site)]
+        events = [entry["event"] for entry in ledger.read_ledger(story.folder / site / site)]
         assert events == ["answered"]
 
 

@@ -1,4 +1,4 @@
-"""A site's books: what was asked, what was answered, what was refused, and what left.
+"""A site's ledger and studies: what was asked, what was answered, what was refused, and what left.
 
 ledger.jsonl            one line for everything that happened; each line carries the digest of the one before
 studies/STUDY/

@@ -39,8 +39,8 @@ from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supernode.start_client_internal import _verify_fab
 
 from vaneb import InvalidOption
-from vaneb.flower import checks, door, gate, keys, passage, processes
-from vaneb.flower.passage import CALLS, FLEET
+from vaneb.flower import checks, door, forwarding, gate, keys, processes
+from vaneb.flower.forwarding import CALLS, FLEET
 from vaneb.flower.settings import Settings
 
 NOW = datetime.datetime.now
@@ -249,7 +249,7 @@ def test_a_stranger_gets_no_further_than_the_handshake(house):
         httpx.Client(base_url=f"http://{house.address}", trust_env=False) as plain,
     ):
         for visitor in (nobody, stranger, plain):
-            for path in (FLEET + "pull-messages", "/v1/control/start-run", passage.HELLO):
+            for path in (FLEET + "pull-messages", "/v1/control/start-run", forwarding.HELLO):
                 with pytest.raises(httpx.TransportError):
                     visitor.post(path)
     assert house.inside.seen == []
@@ -315,7 +315,7 @@ def test_revoked_means_out_at_once(house):
         other = house.key("south").with_name("south.crt").read_bytes()
         for content in (other, b"", b"-----BEGIN CERTIFICATE-----\n"):
             house.key("north").with_name("north.crt").write_bytes(content)
-            assert visitor.post(passage.HELLO).status_code == 401
+            assert visitor.post(forwarding.HELLO).status_code == 401
     assert len(house.inside.seen) == 1
 
 
@@ -339,15 +339,15 @@ def test_a_client_hears_of_its_clock_before_it_starts(house, monkeypatch):
 
     monkeypatch.setattr(checks.datetime, "datetime", Fast)
     with house.visitor("north") as visitor:
-        answer = visitor.post(passage.HELLO)
+        answer = visitor.post(forwarding.HELLO)
         there = NOW(datetime.UTC).isoformat()
         monkeypatch.setattr(answer.__class__, "json", lambda self: {"time": there})
         assert "8 seconds ahead of the server's" in checks._clocks(answer)
 
 
 def test_too_much_is_refused_before_it_is_passed_on(house, monkeypatch):
-    monkeypatch.setattr(passage, "LARGEST_PART", 1000)
-    monkeypatch.setattr(passage, "LARGEST_MESSAGE", 2500)
+    monkeypatch.setattr(forwarding, "LARGEST_PART", 1000)
+    monkeypatch.setattr(forwarding, "LARGEST_MESSAGE", 2500)
     with house.visitor("north") as visitor:
         assert visitor.post(FLEET + "push-object", content=bytes(1001)).status_code == 413
         asked_of(house, visitor, "north")
@@ -611,7 +611,7 @@ def verified(fab: Fab, trusted: str) -> bool:
 def test_a_supernode_runs_what_its_gate_has_signed_and_nothing_else():
     """``--trusted-entities``, tried: a signature of the gate's own is what makes an app of one's own pass."""
     own = gate.Gate()
-    answer = own.before(passage.Request(FLEET + "get-fab", {}, b"", b""))
+    answer = own.before(forwarding.Request(FLEET + "get-fab", {}, b"", b""))
     fab = GetFabResponse.FromString(answer.body).fab
     assert verified(fab, own.trusted())
     # Without that signature, an app has none that a SuperNode could check.
@@ -628,7 +628,7 @@ def test_a_supernode_runs_what_its_gate_has_signed_and_nothing_else():
 @pytest.fixture
 def few_at_once(monkeypatch):
     """Room for forty, so that a test need not open five hundred connections."""
-    monkeypatch.setattr(passage, "MOST_AT_ONCE", 40)
+    monkeypatch.setattr(forwarding, "MOST_AT_ONCE", 40)
 
 
 def test_one_client_does_not_take_the_place_of_all(few_at_once, house):
@@ -647,7 +647,7 @@ def test_one_client_does_not_take_the_place_of_all(few_at_once, house):
 
 def test_nor_does_a_stranger_who_never_speaks(house, monkeypatch):
     """A connection without a handshake costs the server a file; from one address it takes so many only."""
-    monkeypatch.setattr(passage, "MOST_OF_ADDRESS", 10)
+    monkeypatch.setattr(forwarding, "MOST_OF_ADDRESS", 10)
     host, port = house.address.split(":")
     with contextlib.ExitStack() as stack:
         for _ in range(40):
@@ -664,7 +664,7 @@ def test_nor_does_a_stranger_who_never_speaks(house, monkeypatch):
 
 def test_nor_does_it_take_the_memory_of_all(house, monkeypatch):
     """Many requests at once are no way around the limit of one."""
-    monkeypatch.setattr(passage, "LARGEST_MESSAGE", 3 << 20)
+    monkeypatch.setattr(forwarding, "LARGEST_MESSAGE", 3 << 20)
     codes: list[int] = []
 
     def push() -> None:

@@ -102,7 +102,7 @@ class Meter:
 
 
 @dataclass
-class Passage:
+class Forwarder:
     """What uvicorn serves.
 
     Parameters
@@ -272,7 +272,7 @@ def _make_room() -> None:
 
 
 @contextlib.contextmanager
-def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext) -> Iterator[None]:
+def open_forwarder(forwarder: Forwarder, host: str, port: int, context: ssl.SSLContext) -> Iterator[None]:
     """Serve in a thread of this process, for as long as the block lasts."""
     refused = f"{host}:{port}: cannot be listened on. Choose another port."
     try:
@@ -281,8 +281,8 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
         raise VanebError(refused) from None
     _make_room()
     config = uvicorn.Config(
-        passage,
-        http=type("_OfThisPassage", (_Protocol,), {"open": Counter()}),
+        forwarder,
+        http=type("_OfThisForwarder", (_Protocol,), {"open": Counter()}),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -299,7 +299,7 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
     # Whoever wants to hear of it sets up logging; without that Python would write it to the terminal.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), name="passage", daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), name="forwarder", daemon=True)
     thread.start()
     while thread.is_alive() and not server.started:
         time.sleep(0.02)

@@ -30,7 +30,7 @@ from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from vaneb.flower import books, mailbox, processes, wire
+from vaneb.flower import ledger, mailbox, processes, wire
 from vaneb.flower.gate import Gate
 from vaneb.flower.keeper import open_keeper
 from vaneb.flower.policy import Policy
@@ -241,7 +241,7 @@ def outcomes(names: tuple[str, ...] = tuple(ATTACKS)) -> Iterator[Outcome]:
             with open_keeper(site.own, site.config()) as (keeper, site.address):
                 content, sent = ATTACKS[name](site)
                 assert keeper.poll() is None, "the keeper has ended"
-            entries = list(books.read_ledger(site.own)) if (site.own / books.LEDGER).exists() else []
+            entries = list(ledger.read_ledger(site.own)) if (site.own / ledger.LEDGER).exists() else []
             refused = [entry for entry in entries if entry["event"] in ("refused", "held")]
             reason = refused[-1]["reason"] if refused else ""
             said = json.dumps({key: value for key, value in content.items() if key != "token"})

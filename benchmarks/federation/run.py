@@ -35,9 +35,11 @@ def rmse(found: np.ndarray, theta: np.ndarray) -> float:
     return float(np.sqrt(((found - theta) ** 2).sum(axis=1).mean()))
 
 
-def privacy(clients: int = 300, repeats: int = 2) -> dict:
-    """RMSE against epsilon: clients that personalise themselves; at the server, the fit that knows the noise,
-    the one that does not, and no fit."""
+def privacy(clients: int = 300, repeats: int = 6) -> dict:
+    """RMSE against epsilon, mean and standard error: clients that personalise themselves; at the server, the
+    fit that knows the noise, the one that does not, and no fit.  ``local``: a client's own estimate."""
+    from dataclasses import replace
+
     from vaneb.flower.privacy import Mechanism
 
     rows = []
@@ -58,25 +60,23 @@ def privacy(clients: int = 300, repeats: int = 2) -> dict:
             ignorant = Reports(aware.estimate, standard_errors=np.sqrt(told))
             # What a client does: the population is private, its own report is not.
             own, model = Reports(estimate, standard_errors=errors), VANEB().fit(aware)
+            one = VANEB.from_prior(replace(model.prior_, draw=None, clients=None))
             scores.append(
-                [
-                    rmse(model.personalize(own).mean, theta),
-                    rmse(model.personalize(aware).mean, theta),
-                    rmse(VANEB().fit(ignorant).personalize(ignorant).mean, theta),
-                    rmse(aware.estimate, theta),
-                ]
+                {
+                    "local": rmse(estimate, theta),
+                    "at_home": rmse(one.personalize(own).mean, theta),
+                    "knows": rmse(model.personalize(aware).mean, theta),
+                    "ignores": rmse(VANEB().fit(ignorant).personalize(ignorant).mean, theta),
+                    "no_fit": rmse(aware.estimate, theta),
+                }
             )
-        at_home, knows, ignores, none = np.mean(scores, axis=0)
-        rows.append(
-            {
-                "epsilon": epsilon,
-                "noise_sd": mechanism.noise,
-                "at_home": at_home,
-                "knows": knows,
-                "ignores": ignores,
-                "no_fit": none,
-            }
-        )
+        means = {key: np.array([score[key] for score in scores]) for key in scores[0]}
+        means["gain"] = means["local"] - means["at_home"]
+        row = {"epsilon": epsilon, "noise_sd": mechanism.noise, "repeats": repeats}
+        for key, values in means.items():
+            row |= {key: values.mean(), f"{key}_se": values.std(ddof=1) / repeats**0.5}
+        print(row, flush=True)
+        rows.append(row)
     theta, estimate, errors = population(clients, np.random.default_rng([1, 0]))
     plain = Reports(estimate, standard_errors=errors)
     return {

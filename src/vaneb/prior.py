@@ -176,7 +176,7 @@ class Prior:
     def shared(self) -> NDArray[np.bool_]:
         """Components that stand for more than one client, (m,)."""
         within = self.weights * self.populations
-        shared = within * (self.clients or np.inf) > SHARED
+        shared = within > (SHARED / self.clients if self.clients else 0.0)
         return shared if shared.any() else np.ones_like(shared)
 
     @property

@@ -107,7 +107,7 @@ def deployment(folder: Path, names: Sequence[str] = (), **options: Any) -> Itera
         security = processes.Security.on_loopback(folder / "home")
     with (
         nursery(folder / "nursery") as scripts,
-        mock.patch.object(processes, "_tool", lambda name: str(scripts / name)),
+        mock.patch.object(processes, "program", lambda name: str(scripts / name)),
         contextlib.ExitStack() as stack,
     ):
         yield Deployment(folder, scripts, security, processes.free_port(), stack, **options)

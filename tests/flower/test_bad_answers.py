@@ -17,7 +17,7 @@ from flower.loopback import Node, bytes_of, content_of, federation
 from flower.test_one_shot import SETTINGS, result, run
 from vaneb import InvalidOption, InvalidReport
 from vaneb.flower import client_app, wire
-from vaneb.flower.books import Held
+from vaneb.flower.ledger import Held
 from vaneb.flower.policy import PolicyRefused
 from vaneb.flower.settings import Settings
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from vaneb import InvalidOption
 from vaneb.cli import app
-from vaneb.flower import beside, checks, gate, keys
+from vaneb.flower import checks, gate, keys, supernode
 from vaneb.flower.keys import make_keys
 
 
@@ -202,9 +202,9 @@ def test_a_client_ends_only_when_the_server_knows_that_it_has_its_result(tmp_pat
     log = tmp_path / "supernode.log"
     asked = "Starting Flower SuperNode\nReceiving: query.report\nSent successfully\nReceiving: query.other\n"
     log.write_text("Receiving: query.report\n" + asked)
-    assert not beside._all_answered(log)
+    assert not supernode._all_answered(log)
     log.write_text("Receiving: query.report\n" + asked + "Sent successfully\n")
-    assert beside._all_answered(log)
+    assert supernode._all_answered(log)
 
 
 def test_keys_are_made_once(here):

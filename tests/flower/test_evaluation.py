@@ -11,18 +11,16 @@ import pytest
 pytest.importorskip("flwr")
 
 from flower.loopback import LoopbackGrid, content_of, federation
-from vaneb import VANEB
+from vaneb import VANEB, InvalidOption
 from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
 from vaneb.flower.evaluation import algorithm_1, fit_remote, run_evaluation
 from vaneb.flower.exchange import Line, Lost
-from vaneb.flower.remote import RemoteLikelihood
+from vaneb.flower.remote import RemoteClients
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.npmle.certified import certified
-from vaneb.npmle.fit import log_mixture
 from vaneb.posterior import posterior
 from vaneb.reports import Reports
 from vaneb.sums import own_sums
@@ -63,23 +61,18 @@ def central(grid: LoopbackGrid, settings: Settings):
 
 
 @pytest.mark.parametrize("likelihood", ["exact", "covariance"])
-def test_a_remote_likelihood_is_the_central_one(tmp_path, likelihood):
+def test_remote_clients_say_what_those_in_one_place_say(tmp_path, likelihood):
     settings = settings_for(likelihood)
     grid = federation(tmp_path, settings, 5)
     here = central(grid, settings)
-    remote = RemoteLikelihood(Line(grid, 20.0), tuple(grid.nodes), ("Intercept", "x"))
+    remote = RemoteClients(Line(grid, 20.0), tuple(grid.nodes), ("Intercept", "x"))
     atoms = np.random.default_rng(0).normal(0, 0.5, (4, 2))
     np.testing.assert_allclose(remote.log_likelihood(atoms), here.log_likelihood(atoms), rtol=1e-9)
-    np.testing.assert_allclose(remote.peak(), here.peak(), rtol=1e-9)
-    weights = -here.log_likelihood(atoms).max(axis=1)
-    for frozen in (False, True):
-        there, expected = (one.ascent(atoms, weights, frozen=frozen) for one in (remote, here))
-        for x, y in zip(there, expected, strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9)
+    weights = np.array([0.1, 0.2, 0.3, 0.4])
+    for x, y in zip(remote.sums(atoms, weights), own_sums(here, atoms, weights), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(remote.local_estimates(), here.local_estimates(), rtol=1e-9)
-    np.testing.assert_allclose(
-        remote.take(slice(1, 3)).local_precision(), here.local_precision()[1:3], rtol=1e-9
-    )
+    np.testing.assert_allclose(remote.local_precision(), here.local_precision(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("likelihood", ["exact", "covariance"])
@@ -113,13 +106,10 @@ def test_the_fit_equals_that_of_the_estimator(tmp_path):
     np.testing.assert_allclose(prior.weights, model.weights[alive], rtol=1e-7)
 
 
-def test_other_solvers_run_over_the_line_too(tmp_path):
-    settings = settings_for("exact", solver="certified", tol=1e-2)
-    grid = federation(tmp_path, settings, 3)
-    prior = fit_remote(Line(grid, 20.0), tuple(grid.nodes), settings)
-    here = central(grid, settings)
-    best = certified(here, tol=1e-2)
-    assert log_mixture(here, prior.atoms, prior.weights).mean() > best.log_likelihood - 0.02
+def test_there_is_one_way_to_fit_over_many_exchanges():
+    for mode in ("evaluate", "secure"):
+        with pytest.raises(InvalidOption, match=r"solver certified: in mode .* pseudo-em only"):
+            settings_for("exact", mode=mode, lower="0,0", upper="1,1", solver="certified")
 
 
 def test_a_client_lost_on_the_way_is_named_and_the_fit_goes_on(tmp_path):
@@ -150,7 +140,7 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         return Message(wire.to_record({**content, "values": np.full(2, np.nan)}), reply_to=message)
 
     grid.nodes[1002].behave = nan
-    remote = RemoteLikelihood(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x"))
+    remote = RemoteClients(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x"))
     with pytest.raises(Lost, match="node 1002: values: holds numbers that are not finite"):
         remote.log_likelihood(np.zeros((2, 2)))
 
@@ -161,8 +151,6 @@ def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
         (tmp_path / f"{node}.toml").write_text(f'modes = {modes}\nlikelihoods = ["exact"]\n')
         grid.nodes[node].node_config["policy"] = str(tmp_path / f"{node}.toml")
     with pytest.raises(Lost) as found:
-        RemoteLikelihood(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(
-            np.zeros((1, 2))
-        )
+        RemoteClients(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(np.zeros((1, 2)))
     assert found.value.reasons.keys() == {1000}
     assert "answers secure, reports only" in (tmp_path / "c0" / "errors.log").read_text()

@@ -1,4 +1,4 @@
-"""The keeper: rows, policy and books are its own; an app gets answers to questions, and no more."""
+"""The keeper: rows, policy and ledger are its own; an app gets answers to questions, and no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message, RecordDict
 
 from flower.loopback import content_of, write_rows
-from vaneb.flower import books, keeper, mailbox, wire
+from vaneb.flower import keeper, ledger, mailbox, wire
 from vaneb.flower.messenger import KEEPER, NotAnswered, app
 from vaneb.flower.settings import Settings
 from vaneb.prior import Prior
@@ -64,7 +64,7 @@ def test_an_answer_comes_back_and_is_in_the_books(site, address):
     assert content["report"]["id"] == "north"
     assert content["token"] == "t"
     assert reply.metadata.reply_to_message_id == "m1"
-    assert [entry["event"] for entry in books.read_ledger(site["folder"])] == ["answered"]
+    assert [entry["event"] for entry in ledger.read_ledger(site["folder"])] == ["answered"]
 
 
 def test_the_policy_holds_whatever_the_app_says(site, address):

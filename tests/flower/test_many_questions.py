@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from flower.test_policy import PLAIN, Site, site
 from vaneb import InvalidReport, Prior
-from vaneb.flower import books
+from vaneb.flower import ledger
 from vaneb.flower.policy import Released, jointly
 from vaneb.flower.sums import MOST_CLIENTS, SiteSums
 
@@ -63,7 +63,7 @@ def test_many_small_models_are_no_way_around_a_large_one(site):
     ]
     # An intercept and twelve steps: three rows for each coefficient.
     assert len(answered) == 12
-    reasons = [entry.get("reason", "") for entry in books.read_ledger(site.own)]
+    reasons = [entry.get("reason", "") for entry in ledger.read_ledger(site.own)]
     assert any("with what has left before, 14 coefficients for 40 rows" in reason for reason in reasons)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from flower.loopback import LoopbackGrid, Node, bytes_of, content_of
 from vaneb import InvalidOption
 from vaneb.cli import app
 from vaneb.files import private_files
-from vaneb.flower import books, processes, wire
+from vaneb.flower import journal, ledger, processes, wire
 from vaneb.flower.client_app import FAILURES
 from vaneb.flower.exchange import Answer, Line
 from vaneb.flower.policy import Policy, largest_leverage, rows_apart
@@ -70,7 +71,7 @@ class Site:
         sent = [m for way, _, m in self.asked[-1].captured if way == "up"]
         assert [set(content_of(m)) for m in sent] == [{"failed", "token"}]
         assert content_of(sent[0])["failed"] in {text for _, text in FAILURES}
-        entry = list(books.read_ledger(self.own))[-1]
+        entry = list(ledger.read_ledger(self.own))[-1]
         assert entry["event"] == "refused"
         assert re.search(words, entry["reason"]), entry["reason"]
 
@@ -105,7 +106,7 @@ def test_an_honest_question_is_answered_and_written_down_first(site):
     readable = json.loads((own / "release.json").read_text())
     assert readable["leaves"]["report"]["estimate"] == list(report["estimate"])
     assert readable["asks"]["formula"] == "response~dose"
-    (entry,) = books.read_ledger(site.own)
+    (entry,) = ledger.read_ledger(site.own)
     assert (entry["event"], entry["study"], entry["question"]) == ("answered", own.name, "report")
 
 
@@ -315,6 +316,11 @@ def test_the_accountant_counts_all_releases(site):
     assert epsilon_of([], 1e-5) == 0
     said = CliRunner().invoke(app, ["federate", "ledger", str(site.own)]).output
     assert re.search(r"spent +epsilon 1\.\d+ at delta 1e-05, in 2 private releases", said)
+    # What has left has left, also when somebody removes the folders.
+    shutil.rmtree(site.own / ledger.STUDIES)
+    site.refuses(replace(PRIVATE, radius=radii[0]), r"would have spent 1\.\d+ .*its total is 1\.6")
+    site.rules()
+    site.refuses(PLAIN, "2 private releases have left this site")
 
 
 def test_a_private_release_names_no_level(site):
@@ -332,7 +338,7 @@ def test_nothing_leaves_before_a_person_has_read_it(site):
         answer = site.ask(PLAIN)
         assert answer.reason == "client: its answer waits for a person at the site to release it"
     estimate = json.loads(next(site.own.glob("studies/*/release.json")).read_text())["leaves"]["report"]
-    entry = list(books.read_ledger(site.own))[-1]
+    entry = list(ledger.read_ledger(site.own))[-1]
     (study,) = re.findall(r"release (\w{12})'", entry["reason"])
     assert entry["event"] == "held"
     wrong = CliRunner().invoke(app, ["federate", "release", "nonsense", "--folder", str(site.own)])
@@ -352,7 +358,7 @@ def test_a_study_of_many_exchanges_is_released_as_a_whole(site):
     site.rules(review=True)
     evaluate = replace(PLAIN, mode="evaluate")
     assert "waits" in site.ask(evaluate, "evaluate", {"kind": "describe"}).reason
-    books.approve(site.own, books.study_name(evaluate))
+    ledger.approve(site.own, ledger.study_name(evaluate))
     assert site.ask(evaluate, "evaluate", {"kind": "describe"}).content is not None
     assert site.ask(evaluate, "evaluate", {"kind": "local"}).content is not None
 
@@ -364,7 +370,7 @@ def test_a_ledger_that_was_changed_says_so(site):
     said = CliRunner().invoke(app, ["federate", "ledger", str(site.own)])
     assert said.exit_code == 0
     assert [line.split()[1] for line in said.output.splitlines()[:3]] == ["answered", "refused", "answered"]
-    path = site.own / books.LEDGER
+    path = site.own / ledger.LEDGER
     lines = path.read_text().splitlines()
     for changed in (
         [lines[0], lines[2]],
@@ -376,6 +382,25 @@ def test_a_ledger_that_was_changed_says_so(site):
         said = CliRunner().invoke(app, ["federate", "ledger", str(site.own)])
         assert said.exit_code == 2
         assert "is not what was written" in " ".join(said.output.split())
+
+
+def test_a_ledger_that_a_crash_has_cut_off_is_said(site):
+    site.ask(PLAIN)
+    path = site.own / ledger.LEDGER
+    path.write_bytes(path.read_bytes()[:-20])
+    assert site.ask(replace(PLAIN, formula="count ~ dose")).content is None
+    assert "ledger was changed" in (site.own / "errors.log").read_text()
+    with pytest.raises(InvalidOption, match=r"ledger.jsonl: its last line is not whole.* move it elsewhere"):
+        ledger.enter(site.own, "answered")
+    path.unlink()
+    assert site.ask(replace(PLAIN, formula="count ~ dose")).content is not None
+
+
+def test_questions_without_end_do_not_fill_the_disk(site, monkeypatch):
+    monkeypatch.setattr(journal, "LARGEST", 2000)
+    for _ in range(8):
+        site.refuses(replace(PLAIN, formula="response ~ 0 + C(patient)"), "")
+    assert sum(path.stat().st_size for path in site.own.glob("errors.log*")) < 10_000
 
 
 # ---------------------------------------------------------------- the file itself
@@ -459,12 +484,12 @@ def test_no_code_and_no_file_is_named_by_a_server(site, where):
 
 def test_without_a_ledger_nothing_leaves_and_nothing_is_told(site):
     site.own.mkdir()
-    (site.own / books.LEDGER).write_text("damaged\n")
+    (site.own / ledger.LEDGER).write_text("damaged\n")
     answer = site.ask(PLAIN)
     assert answer.reason == "client: it failed; its own log says why"
     assert site.asked[-1].errors == []
-    (site.own / books.LEDGER).unlink()
-    (site.own / books.LEDGER).mkdir()
+    (site.own / ledger.LEDGER).unlink()
+    (site.own / ledger.LEDGER).mkdir()
     assert site.ask(replace(PLAIN, formula="response ~ 0 + C(patient)")).content is None
     assert site.asked[-1].errors == []
 

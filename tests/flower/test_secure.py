@@ -16,9 +16,9 @@ from flower.test_evaluation import central, settings_for
 from vaneb import InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
-from vaneb.flower.books import read_ledger
 from vaneb.flower.client_app import Path
 from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.ledger import read_ledger
 from vaneb.flower.secure import (
     Scale,
     crowded,

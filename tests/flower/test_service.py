@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flower.loopback import federation, write_rows
 from vaneb.cli import app
 from vaneb.files import locked
-from vaneb.flower import books, journal, keys, service, status
+from vaneb.flower import journal, keys, ledger, service, status
 from vaneb.flower.archive import Archive
 from vaneb.flower.exchange import Line
 from vaneb.flower.settings import Settings
@@ -184,7 +184,7 @@ def test_status_of_a_client_that_waits_for_a_person(tmp_path):
     assert found["waiting"] == [study]
     assert found["ledger"] == {"held": 1}
     assert f"study {study}: waits for 'vaneb federate release {study}'." in found["attention"]
-    books.approve(own, study)
+    ledger.approve(own, study)
     list(Line(grid, 5.0).ask("report", {1000: {}}))
     found = json.loads(invoke("status", own, "--json"))
     assert (found["waiting"], found["attention"]) == ([], [])

@@ -275,7 +275,7 @@ def client(
     """
     with told_to_user(), private_files():
         _need_flower()
-        from vaneb.flower import beside, checks, journal, status
+        from vaneb.flower import checks, journal, status, supernode
         from vaneb.flower.gate import client_context
 
         checks.check_name(name)
@@ -306,7 +306,7 @@ def client(
             "policy": str(rules.resolve()),
         } | ({"wards": wards} if wards else {})
         context = None if insecure else client_context(ca, certificate, private)
-        node = beside.Node(name, folder, servers[0], context, None if insecure else private, node_config)
+        node = supernode.Node(name, folder, servers[0], context, None if insecure else private, node_config)
         if not insecure:
             node = replace(node, certificates=(ca.resolve(), certificate.resolve()))
         own = [data.resolve(), rules.resolve(), folder / "ledger.jsonl"]
@@ -338,7 +338,7 @@ def client(
             status.keep_about(folder, **about)
             if unprotected:
                 tell(f"warning: {unprotected}")
-            beside.serve(
+            supernode.serve(
                 node, patience=patience, once=once, tell=tell, connected=connected, others=servers[1:]
             )
 
@@ -354,7 +354,7 @@ def release(
     """
     with told_to_user(), private_files():
         _need_flower()
-        from vaneb.flower.books import approve
+        from vaneb.flower.ledger import approve
 
         print(f"released     {study}: {approve(folder, study)}")
 
@@ -366,7 +366,7 @@ def ledger(
     """Show all that a client was asked, answered and refused, and whether the ledger is as it was written."""
     with told_to_user():
         _need_flower()
-        from vaneb.flower.books import BEGINNING, read_ledger, spent
+        from vaneb.flower.ledger import BEGINNING, read_ledger, spent
         from vaneb.flower.privacy import epsilon_of
 
         last, delta = BEGINNING, 1e-5

@@ -19,9 +19,9 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import absent, write_atomically
 from vaneb.flower.client_data import read_client
 from vaneb.flower.door import VERSION, clock_of
+from vaneb.flower.forwarding import HELLO
 from vaneb.flower.gate import proxy_for
 from vaneb.flower.keys import NAME, days_left, load_certificate, load_private_key, public_bytes
-from vaneb.flower.passage import HELLO
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.sandbox import Sandbox, lacking, version, within_reach

@@ -5,11 +5,11 @@ of an exception (which may quote rows).  The full text goes to ``errors.log`` in
 
 A handler answers only in runs of the modes that it belongs to: a server that has announced sums under masks
 gets no answer to a question for this client's own part.  What else it answers is said by the site's
-``policy``, and what leaves is in the site's ``books`` first.
+``policy``, and what leaves is in the site's ``ledger`` first.
 
-Node config: ``data`` (file), ``client`` (name), ``folder`` (where results and books go), ``policy`` (file).
+Node config: ``data`` (file), ``client`` (name), ``folder`` (where results and ledger go), ``policy`` (file).
 All of it is the site's own; nothing of it is ever taken from a run.  In a simulation an environment variable
-names the data, ``partition-id`` picks the client, and there are neither policy nor books: all rows are one
+names the data, ``partition-id`` picks the client, and there are neither policy nor ledger: all rows are one
 person's.
 """
 
@@ -35,9 +35,10 @@ from flwr.clientapp import ClientApp
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import private_folder, write_atomically
 from vaneb.fl.naming import known_names_only
-from vaneb.flower import books, client_data, wire
-from vaneb.flower.books import EXPANDED, Held, Study
+from vaneb.flower import client_data, ledger, wire
 from vaneb.flower.exchange import FAILED, TOKEN
+from vaneb.flower.journal import rotate
+from vaneb.flower.ledger import EXPANDED, Held, Study
 from vaneb.flower.policy import Policy, PolicyRefused, Released, row_marks
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
@@ -50,6 +51,7 @@ ERRORS = "errors.log"
 #: All that a server is ever told of a failure at the client.
 FAILURES: tuple[tuple[type[Exception], str], ...] = (
     (Held, "its answer waits for a person at the site to release it"),
+    (ledger.Damaged, "it failed; its own log says why"),
     (PolicyRefused, "its policy does not allow this question; its own ledger says why"),
     (InvalidReport, "its data do not fit the model; its own log says why"),
     (InvalidOption, "the run asks for something that it cannot do; its own log says why"),
@@ -99,7 +101,7 @@ class Place:
 
     @property
     def study(self) -> Study | None:
-        """The site's books on this run's question."""
+        """What this site has on record of this run's question."""
         return None if self.policy is None else Study(self.folder, self.settings, self.policy)
 
     def model(self) -> tuple[str, client_data.LocalModel]:
@@ -144,7 +146,8 @@ class Place:
         write_atomically(private_folder(self.folder) / name, content)
 
 
-@functools.lru_cache(maxsize=4096)
+# At a site settings that change no answer must not fill the memory; a simulation has many clients.
+@functools.lru_cache(maxsize=4096 if SIMULATION in os.environ else 8)
 def _fitted(place: Place, changed: int, size: int) -> Any:
     name, frame = client_data.read_client(place.data, place.column, place.number)
     agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings, place.wards)
@@ -166,6 +169,7 @@ def write_error(context: Context) -> None:
     folder = str(context.node_config.get("folder", ""))
     if not folder:
         return
+    rotate(Path(folder) / ERRORS)  # a server may ask without end what is refused
     with open(private_folder(Path(folder)) / ERRORS, "a", encoding="utf-8") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{traceback.format_exc()}\n")
 
@@ -181,13 +185,13 @@ def write_refusal(context: Context, question: str, error: Exception) -> None:
             reason = str(error) if isinstance(error, InvalidOption) else sentence_for(error)
             event = "held" if isinstance(error, Held) else "refused"
             asked = {key: str(value)[:200] for key, value in sorted(context.run_config.items()) if value}
-            books.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
+            ledger.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
 
 
 def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Message, Context], Message]]:
     """Make of a handler one that never raises, and that answers in runs of these modes only.
 
-    Nothing leaves that the policy does not allow, or before it is in the books.  A handler that does not
+    Nothing leaves that the policy does not allow, or before it is in the ledger.  A handler that does not
     ``tell`` says only that it has kept what it was given.
     """
 
@@ -305,7 +309,9 @@ def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
     else:
         client, model, likelihood = place.likelihood()
     most = (place.policy or Policy()).atoms
-    found = own_posterior(question, model, likelihood, most, () if place.wards else (client,))
+    private = place.settings.epsilon > 0
+    ids = () if place.wards else (client,)
+    found = own_posterior(question, model, likelihood, most, ids, private=private)
     keep_results(place.folder, client, found, many=bool(place.wards))
     return {"kept": True}
 

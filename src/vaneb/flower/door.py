@@ -18,14 +18,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 import vaneb
 from vaneb.errors import VanebError
 from vaneb.files import write_atomically
-from vaneb.flower import keys, passage
-from vaneb.flower.passage import HELLO, Answer, Meter, Passage, Refused, Request
+from vaneb.flower import forwarding, keys
+from vaneb.flower.forwarding import FLEET, HELLO, Answer, Forwarder, Meter, Refused, Request
 
 #: Header in which a client says its version, and what that looks like.
 VERSION, SHORT = "flwr-vaneb-version", re.compile(r"[0-9A-Za-z.+-]{1,30}")
@@ -33,6 +34,65 @@ VERSION, SHORT = "flwr-vaneb-version", re.compile(r"[0-9A-Za-z.+-]{1,30}")
 LOOK, PRESENT = 1.0, "present.json"
 #: What Flower allows a client's clock to be ahead or behind, in seconds.
 AHEAD, BEHIND = 5.0, 305.0
+#: Objects of one client that are remembered; a message has a few.
+MOST_OBJECTS = 20_000
+
+
+@dataclass
+class Belongings:
+    """Messages, and objects that they are made of, that a client was sent or has announced.
+
+    Flower checks that a request is of the node that it names.  It does not check that an answer in it is of
+    that node, nor that an object is part of one of its messages.
+    """
+
+    sent: dict[str, dict[str, None]] = field(default_factory=dict)
+    announced: dict[str, dict[str, None]] = field(default_factory=dict)
+
+    def check(self, name: str, request: Request) -> None:
+        """Refuse what is about another client's messages; note what this one announces."""
+        from flwr.proto import fleet_pb2, message_pb2
+        from google.protobuf.message import DecodeError
+
+        call = request.path.removeprefix(FLEET)
+        forms: dict[str, Any] = {
+            "push-messages": fleet_pb2.PushMessagesRequest,
+            "push-object": message_pb2.PushObjectRequest,
+            "pull-object": message_pb2.PullObjectRequest,
+            "confirm-message-received": message_pb2.ConfirmMessageReceivedRequest,
+        }
+        if call not in forms:
+            return
+        try:
+            asked = forms[call].FromString(request.body)
+        except DecodeError:
+            raise Refused(400, "the request is not one of the Fleet API") from None
+        own = (self.announced if call == "push-object" else self.sent).get(name, {})
+        if call == "push-messages":
+            for about in (message.metadata for message in asked.messages_list):
+                if about.src_node_id != asked.node.node_id or about.reply_to_message_id not in own:
+                    raise Refused(403, "the answer is not to a question that this client was asked")
+            _note(self.announced, name, asked.message_object_trees)
+        elif (asked.message_object_id if call.startswith("confirm") else asked.object_id) not in own:
+            raise Refused(403, "the object is part of no message of this client")
+
+    def note_sent(self, name: str, answer: Answer) -> None:
+        """Note the messages in an answer to a client."""
+        from flwr.proto.fleet_pb2 import PullMessagesResponse
+        from google.protobuf.message import DecodeError
+
+        with contextlib.suppress(DecodeError):
+            _note(self.sent, name, PullMessagesResponse.FromString(answer.body).message_object_trees)
+
+
+def _note(objects: dict[str, dict[str, None]], name: str, trees: Iterable[Any]) -> None:
+    own, left = objects.setdefault(name, {}), list(trees)
+    while left:
+        tree = left.pop()
+        own[tree.object_id] = None
+        left += tree.children
+    for old in list(own)[:-MOST_OBJECTS]:
+        del own[old]
 
 
 @dataclass
@@ -41,6 +101,7 @@ class Door:
 
     register: Path
     meter: Meter = field(default_factory=Meter)
+    belongings: Belongings = field(default_factory=Belongings)
     names: dict[bytes, str] = field(default_factory=dict)
     present: dict[str, dict[str, str]] = field(default_factory=dict)
     tell: Callable[..., None] = lambda *_, **__: None
@@ -81,6 +142,7 @@ class Door:
         self.meter.count(
             name, request.path, len(request.body), announces="push-messages", carries="push-object"
         )
+        self.belongings.check(name, request)
         return None
 
     def _greet(self, name: str, version: str) -> None:
@@ -94,6 +156,8 @@ class Door:
         name = self.names.get(request.peer, "")
         if name in self.present:
             self.present[name]["seen"] = _now()
+        if request.path == FLEET + "pull-messages" and answer.status == 200:
+            self.belongings.note_sent(name, answer)
         return answer
 
 
@@ -124,7 +188,7 @@ def clock_of(stamp: str, now: datetime.datetime | None = None) -> str:
 
 def context_for(certificate: Path, key: Path, register: Path) -> ssl.SSLContext:
     """Only who shows a certificate of the register gets as far as speaking."""
-    context = passage.server_context(str(certificate), str(key))
+    context = forwarding.server_context(str(certificate), str(key))
     context.verify_mode = ssl.CERT_REQUIRED
     # Each client's certificate is its own authority, and nobody else's.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -216,7 +280,9 @@ def open_door(
         name="register",
         daemon=True,
     )
-    with passage.open_passage(Passage(upstream, door.name_of, door.before, door.after), host, port, context):
+    with forwarding.open_forwarder(
+        Forwarder(upstream, door.name_of, door.before, door.after), host, port, context
+    ):
         watch.start()
         try:
             yield door

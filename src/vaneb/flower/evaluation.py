@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from vaneb.errors import InvalidReport
-from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
 from vaneb.flower.claims import read_names
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.one_shot import FEWEST
-from vaneb.flower.personalise import personalise_all
-from vaneb.flower.remote import RemoteLikelihood
-from vaneb.flower.roll import Roll, call_roll
+from vaneb.flower.personalise import Fitted, run_at_clients
+from vaneb.flower.remote import RemoteClients
+from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.seam import Array, Likelihood
@@ -41,7 +39,6 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
         return {
             "estimate": likelihood.local_estimates()[0],
             "precision": likelihood.local_precision()[0],
-            "peak": likelihood.peak(),
         }
     atoms = check_array(question.get("atoms"), (len(question["atoms"]), likelihood.dimension), "atoms")
     if kind == "log_likelihood":
@@ -49,12 +46,6 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
     if kind == "sums":
         weights = check_array(question.get("weights"), (len(atoms),), "weights")
         return dict(own_sums(likelihood, atoms, weights)._asdict())
-    if kind == "ascent":
-        weight = np.array([float(question["log_weight"])])
-        curvature = bool(question["curvature"])
-        sums = likelihood.ascent(atoms, weight, frozen=bool(question["frozen"]), curvature=curvature)
-        answer = {"value": sums.value, "gradient": sums.gradient, "information": sums.information}
-        return answer | ({"outer": sums.outer} if curvature else {})
     raise InvalidReport(f"question: {kind!r:.40} is not known.")
 
 
@@ -63,31 +54,8 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
 
 def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Fit without reports, then let every client find its own posterior."""
-    return run_at_clients(line, settings, archive, lambda roll: fit_who_stays(line, settings, roll, archive))
-
-
-def run_at_clients(
-    line: Line, settings: Settings, archive: Archive, fit: Callable[[Roll], Prior]
-) -> dict[str, Any]:
-    """The saved prior, or the one that ``fit`` finds; then every client finds its own posterior."""
-    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
-    prior = None if settings.refit else archive.prior()
-    fitted, began = prior is None, time.process_time()
-    if prior is None:
-        prior = fit(roll)
-        archive.keep_prior(prior)
-    seconds = time.process_time() - began
-    served = personalise_all(line, archive, prior, roll)
-    return archive.keep_outcome(
-        settings.mode,
-        served,
-        roll.troubles,
-        line.traffic.summary(),
-        absent=list(roll.absent),
-        fitted=fitted,
-        clients=prior.clients,
-        atoms=len(prior.weights),
-        fit_cpu_seconds=round(seconds, 3),
+    return run_at_clients(
+        line, settings, archive, lambda roll: Fitted(fit_who_stays(line, settings, roll, archive))
     )
 
 
@@ -110,27 +78,15 @@ def fit_who_stays(line: Line, settings: Settings, roll: Roll, archive: Archive |
 def fit_remote(
     line: Line, nodes: tuple[int, ...], settings: Settings, archive: Archive | None = None
 ) -> Prior:
-    """The prior of clients behind a line.
+    """The prior of clients behind a line, by Algorithm 1 at one exchange a step.
 
-    Algorithm 1 by default, at one exchange a step; the ``archive`` knows where it stands, so that a server
-    that was killed goes on from there.  Another solver is asked for by name: it runs on the same clients,
-    with as many exchanges as it has questions.
+    The ``archive`` knows where it stands, so that a server that was killed goes on from there.
     """
     names = described(line, nodes, settings)
-    remote = RemoteLikelihood(line, nodes, names)
-    if settings.solver in ("", "pseudo-em"):
-        steps = None if archive is None else Steps(archive, nodes)
-        atoms, weights = algorithm_1(
-            remote, remote.sums, settings.iterations, settings.tol, settings.seed, steps
-        )
-        return Prior(atoms, weights, None, names, len(nodes))
-    model = VANEB(
-        solver=settings.solver,
-        tol=settings.tol,
-        iterations=settings.iterations,
-        seed=settings.seed,
-    )
-    return model.fit(remote).prior_
+    remote = RemoteClients(line, nodes, names)
+    steps = None if archive is None else Steps(archive, nodes)
+    atoms, weights = algorithm_1(remote, remote.sums, settings.iterations, settings.tol, settings.seed, steps)
+    return Prior(atoms, weights, None, names, len(nodes))
 
 
 @dataclass(frozen=True)
@@ -153,7 +109,7 @@ class Steps:
 
 
 def algorithm_1(
-    likelihood: Likelihood,
+    clients: Any,
     sums: Callable[[Array, Array], Sums],
     iterations: int,
     tol: float = 1e-4,
@@ -162,14 +118,14 @@ def algorithm_1(
 ) -> tuple[Array, Array]:
     """Algorithm 1 in ``iterations`` + 2 exchanges: atoms (m, d) and weights (m,).
 
-    Atoms at the clients' estimates, NPMLE weights over them, then steps of pseudo-EM; what
-    ``VANEB(solver="pseudo-em")`` does with clients in one place, without its certificate.
+    ``clients`` are a likelihood, here or elsewhere.  Atoms at their estimates, NPMLE weights over them, then
+    steps of pseudo-EM; what ``VANEB(solver="pseudo-em")`` does in one place, without its certificate.
     """
     begun = None if steps is None else steps.last()
     if begun is None:
-        candidates = completed_estimates(likelihood)
+        candidates = completed_estimates(clients)
         atoms = candidates[covering_subset(candidates, DEFAULT.estimates, np.random.default_rng(seed))]
-        matrix, _ = scaled_likelihood(likelihood.log_likelihood(atoms))
+        matrix, _ = scaled_likelihood(clients.log_likelihood(atoms))
         weights = npmle_weights(matrix, tol=0.1 * tol).weights
         begun = 0, atoms[weights > 0], weights[weights > 0]
     first, atoms, weights = begun

@@ -30,8 +30,8 @@ from typing import Any
 
 import httpx
 
-from vaneb.flower import keys, passage, processes
-from vaneb.flower.passage import FLEET, PROTOBUF, Answer, Meter, Passage, Refused, Request
+from vaneb.flower import forwarding, keys, processes
+from vaneb.flower.forwarding import FLEET, PROTOBUF, Answer, Forwarder, Meter, Refused, Request
 
 #: Under which name a SuperNode knows its gate's signature.
 SIGNER = "fpk_gate"
@@ -64,7 +64,7 @@ class Gate:
 
     def after(self, request: Request, answer: Answer) -> Answer:
         if answer.status != 200:
-            if answer.headers.get("content-type") == passage.PLAIN:
+            if answer.headers.get("content-type") == forwarding.PLAIN:
                 self.reason = answer.body[:200].decode(errors="replace")
             return answer
         self.reason, self.heard = "", time.monotonic()
@@ -172,14 +172,14 @@ def open_gate(
 
     def upstream() -> httpx.AsyncClient:
         # Half of what the door lets one client open.
-        limits = httpx.Limits(max_connections=passage.MOST_OF_ONE // 2)
+        limits = httpx.Limits(max_connections=forwarding.MOST_OF_ONE // 2)
         proxy, address = proxy_for(host), f"https://{server}"
         return httpx.AsyncClient(
             base_url=address, verify=context, proxy=proxy, trust_env=False, timeout=60.0, limits=limits
         )
 
-    inside = passage.server_context(str(certificate), str(key))
-    with passage.open_passage(
-        Passage(upstream, lambda peer: None, gate.before, gate.after), "127.0.0.1", port, inside
+    inside = forwarding.server_context(str(certificate), str(key))
+    with forwarding.open_forwarder(
+        Forwarder(upstream, lambda peer: None, gate.before, gate.after), "127.0.0.1", port, inside
     ):
         yield gate, f"127.0.0.1:{port}", certificate

@@ -1,9 +1,9 @@
-"""The keeper of a site's rows: the only process that reads them; it also holds the policy and the books.
+"""The keeper of a site's rows: the only process that reads them; it also holds the policy and the ledger.
 
 Flower's processes at the site (SuperNode, SuperExec, the app) are given neither rows nor policy.  They bring
 the keeper a question and carry its answer away; there is nothing else that they can do, since
 
-- rows, policy and books are out of their reach (``sandbox``), whatever code they might be made to run;
+- rows, policy and ledger are out of their reach (``sandbox``), whatever code they might be made to run;
 - they reach no port but the gate's and their own.
 
 The keeper in turn reaches no port at all: what it does not hand to the app does not leave.
@@ -68,8 +68,8 @@ class Keeper:
 
     def _keep_by_study(self, folder: Path, run_config: dict[str, Any]) -> None:
         """A copy of a result with its study: the next one takes the place of ``result.json``."""
-        from vaneb.flower.books import STUDIES, study_name
         from vaneb.flower.client_data import PAGE, POPULATION, RESULT, TABLE
+        from vaneb.flower.ledger import STUDIES, study_name
         from vaneb.flower.settings import Settings
 
         settings = Settings.from_run_config(run_config)

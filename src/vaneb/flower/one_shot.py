@@ -16,10 +16,9 @@ from vaneb.flower.archive import Archive
 from vaneb.flower.claims import Claim, consistent, read_claim
 from vaneb.flower.exchange import Line
 from vaneb.flower.lossless import fit_sums
-from vaneb.flower.personalise import personalise_all
-from vaneb.flower.roll import Roll, call_roll
+from vaneb.flower.personalise import Fitted, run_at_clients
+from vaneb.flower.roll import Roll
 from vaneb.flower.settings import SUMS, Settings
-from vaneb.prior import Prior
 from vaneb.reports import ClientReport, Reports
 
 #: Fewer reports than this are no population.
@@ -28,32 +27,12 @@ FEWEST = 2
 
 def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
     """One run; returns what it did, which is in the archive too."""
-    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
-    prior = None if settings.refit else archive.prior()
-    fitted, began = prior is None, 0.0
-    nodes, about = tuple(roll.names), dict[str, Any]()
-    if prior is None:
+
+    def fit(roll: Roll) -> Fitted:
         accepted = _accepted(line, settings, archive, roll)
-        began = time.process_time()
-        prior, about = _fit(line, accepted, settings, archive, roll)
-        about["fit_cpu_seconds"] = round(time.process_time() - began, 3)
-        nodes = tuple(node for node in accepted if node in roll.names)
-    for node, content in archive.reports().items():
-        if roll.names.get(node) == "":  # not authenticated: called as it calls itself
-            roll.names[node] = str(content["report"]["id"])
-    served = personalise_all(line, archive, prior, roll, nodes)
-    return archive.keep_outcome(
-        settings.mode,
-        served,
-        roll.troubles,
-        line.traffic.summary(),
-        absent=list(roll.absent),
-        fitted=fitted,
-        clients=prior.clients,
-        atoms=len(prior.weights),
-        population=str(prior),
-        **about,
-    )
+        return _fit(line, accepted, settings, roll)
+
+    return run_at_clients(line, settings, archive, fit)
 
 
 def _accepted(line: Line, settings: Settings, archive: Archive, roll: Roll) -> dict[int, Claim]:
@@ -111,10 +90,9 @@ def _parameters(settings: Settings) -> tuple[str, ...]:
     return tuple(name.strip() for name in settings.parameters.split(",")) if settings.parameters else ()
 
 
-def _fit(
-    line: Line, accepted: dict[int, Claim], settings: Settings, archive: Archive, roll: Roll
-) -> tuple[Prior, dict[str, Any]]:
-    """The population, kept, and what to say of the fit."""
+def _fit(line: Line, accepted: dict[int, Claim], settings: Settings, roll: Roll) -> Fitted:
+    """The population, and what to say of the fit."""
+    began = time.process_time()
     claims = sorted(accepted.values(), key=lambda claim: claim.report.id)
     model = VANEB(
         population=settings.population,
@@ -136,5 +114,5 @@ def _fit(
         reports = [claim.report for claim in claims if isinstance(claim.report, ClientReport)]
         model.fit(Reports.from_clients(reports, claims[0].names))
     prior = replace(model.prior_, clients=sum(map(_count, claims)))
-    archive.keep_prior(prior, **shared)
-    return prior, about
+    about["fit_cpu_seconds"] = round(time.process_time() - began, 3)
+    return Fitted(prior, shared, about, [node for node in accepted if node in roll.names])

@@ -7,9 +7,11 @@ only.  The server is told that the result is kept, and nothing of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,11 +19,12 @@ from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.files import private_folder, write_atomically
 from vaneb.flower.archive import Archive
-from vaneb.flower.books import plain
 from vaneb.flower.client_data import PAGE, POPULATION, RESULT, TABLE, LocalModel
 from vaneb.flower.exchange import Line
+from vaneb.flower.ledger import plain
 from vaneb.flower.policy import PolicyRefused
-from vaneb.flower.roll import Roll
+from vaneb.flower.roll import Roll, call_roll
+from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.seam import Likelihood
 from vaneb.posterior import Posterior, posterior
@@ -35,9 +38,19 @@ LEVEL = 0.9
 
 
 def own_posterior(
-    question: Tree, model: LocalModel, likelihood: Likelihood, most: int, ids: tuple[str, ...] = ()
+    question: Tree,
+    model: LocalModel,
+    likelihood: Likelihood,
+    most: int,
+    ids: tuple[str, ...] = (),
+    *,
+    private: bool = False,
 ) -> Posterior:
-    """Posterior of this site's clients under the server's prior, of at ``most`` so many atoms."""
+    """Posterior of this site's clients under the server's prior, of at ``most`` so many atoms.
+
+    A ``private`` population has not seen the client's rows, so they say which of the populations drawn are
+    likely: all of them are one mixture.
+    """
     prior = Prior.from_wire(question.get("prior"))
     if len(prior.weights) > most:
         raise PolicyRefused(f"atoms: a population of {len(prior.weights)}; this site takes {most}.")
@@ -46,6 +59,8 @@ def own_posterior(
             f"data: their parameters are {', '.join(model.names[:6])}, those of the population "
             f"{', '.join(prior.names[:6])}; or their factor levels or classes differ."
         )
+    if private:
+        prior = replace(prior, draw=None, clients=None)
     return posterior(likelihood, prior, ids=ids or tuple(map(str, model.rows.ids)), names=model.names)
 
 
@@ -83,6 +98,48 @@ def results_of(found: Posterior) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------- at the server
+
+
+class Fitted(NamedTuple):
+    """A population, what else clients share, what to say of the fit, and who is served (by default all)."""
+
+    prior: Prior
+    shared: Mapping[str, Any] = {}
+    about: Mapping[str, Any] = {}
+    nodes: Iterable[int] | None = None
+
+
+def run_at_clients(
+    line: Line, settings: Settings, archive: Archive, fit: Callable[[Roll], Fitted]
+) -> dict[str, Any]:
+    """The saved prior, or the one that ``fit`` finds; then every client finds its own posterior.
+
+    Returns what was done, which is in the archive too.
+    """
+    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
+    prior = None if settings.refit else archive.prior()
+    about, nodes, fitted = dict[str, Any](), None, prior is None
+    if prior is None:
+        began = time.process_time()
+        prior, shared, more, nodes = fit(roll)
+        archive.keep_prior(prior, **shared)
+        about = {"fit_cpu_seconds": round(time.process_time() - began, 3), **more}
+    for node, content in archive.reports().items():
+        if roll.names.get(node) == "":  # not authenticated: called as it calls itself
+            roll.names[node] = str(content["report"]["id"])
+    served = personalise_all(line, archive, prior, roll, nodes)
+    return archive.keep_outcome(
+        settings.mode,
+        served,
+        roll.troubles,
+        line.traffic.summary(),
+        absent=list(roll.absent),
+        fitted=fitted,
+        clients=prior.clients,
+        atoms=len(prior.weights),
+        population=str(prior),
+        **about,
+    )
 
 
 def personalise_all(

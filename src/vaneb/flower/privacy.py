@@ -1,22 +1,19 @@
 """Differentially private reports: clip, add Gaussian noise, and say so in the covariance.
 
-What a client releases is its estimate and the logarithms of its standard errors; nothing else of the report
-depends on its data.  Two data sets of a client may differ in every row (client-level privacy), so the
-sensitivity is the diameter of the public region that each part is clipped to:
+What a client releases is its estimate; nothing else of the report depends on its data.  Two data sets of a
+client may differ in every row (client-level privacy), so the sensitivity is the diameter 2 R of the public
+ball that the estimate is clipped to, and its noise has standard deviation
 
-    theta_hat   in a ball of radius R                      diameter 2 R
-    log se      in the box [log low, log high]^d           diameter sqrt(d) log(high / low)
-
-Both parts together are one Gaussian mechanism with
-
-    (2 R / sigma_theta)^2 + (sqrt(d) log(high / low) / sigma_se)^2 = 1 / tau^2,
+    sigma = 2 R tau,
 
 tau the noise that the analytic Gaussian mechanism (Balle and Wang 2018) needs per unit of sensitivity for
-(epsilon, delta).  The server knows sigma_theta, so that the released estimate has covariance
+(epsilon, delta).  The server knows sigma, so that the released estimate has covariance
 
-    Sigma_k = diag(se_k^2) + sigma_theta^2 I,
+    Sigma_k = (se^2 + sigma^2) I,
 
-and the fit accounts for the noise as for any other.
+and the fit accounts for the noise as for any other.  Of the client's own standard errors only a public range
+is known, se^2 is their mean square if all of the range are alike: beside sigma they are small, and to tell
+them would cost noise.
 """
 
 from __future__ import annotations
@@ -33,11 +30,8 @@ from scipy.special import log_ndtr, ndtr
 from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption
 from vaneb.reports import ClientReport
-from vaneb.semidefinite import standard_errors
 
 Array = NDArray[np.float64]
-#: Share of 1 / tau^2 that the standard errors get; the rest is the estimate's.
-SHARE = 0.1
 PRIVATE = "private"
 
 
@@ -90,7 +84,7 @@ class Mechanism:
     ----------
     epsilon, delta : the guarantee, for a client's whole data set.
     radius, centre : R, and the middle of the ball in every coordinate.
-    se_range : smallest and largest standard error that is told apart.
+    se_range : smallest and largest standard error that clients may have.
     """
 
     epsilon: float
@@ -111,26 +105,17 @@ class Mechanism:
 
     @cached_property
     def noise(self) -> float:
-        """sigma_theta, the standard deviation that is added to every coordinate of an estimate."""
-        return 2 * self.radius * noise_for(self.epsilon, self.delta) / float(np.sqrt(1 - SHARE))
-
-    def se_noise(self, dimension: int) -> float:
-        """sigma_se, the same for the logarithms of the standard errors."""
-        low, high = self.se_range
-        diameter = np.sqrt(dimension) * np.log(high / low)
-        return float(diameter * noise_for(self.epsilon, self.delta) / np.sqrt(SHARE))
+        """sigma, the standard deviation that is added to every coordinate of an estimate."""
+        return 2 * self.radius * noise_for(self.epsilon, self.delta)
 
     def release(self, report: ClientReport, rng: np.random.Generator) -> ClientReport:
         """The report that may leave the client.  ``rng`` must be seeded from the system's entropy."""
-        d = len(report.estimate)
-        estimate = self._clipped(report.estimate) + self.noise * rng.standard_normal(d)
-        low, high = np.log(self.se_range)
-        unit = report.covariance.precision(report.estimate[None, None])[:, 0]
-        own = np.log(np.clip(standard_errors(report.n * unit)[0], *self.se_range))
-        told = np.clip(own + self.se_noise(d) * rng.standard_normal(d), low, high)
-        variance = np.exp(2 * told) + self.noise**2
+        estimate = self._clipped(report.estimate) + self.noise * rng.standard_normal(len(report.estimate))
+        low, high = self.se_range
+        precision = 1 / ((low**2 + low * high + high**2) / 3 + self.noise**2)
         # n = 1 and a fixed status: the number of rows, and whether anything was clipped, stay at home.
-        return ClientReport(report.id, estimate, 1.0, ConstantDiagonal(1 / variance[None]), PRIVATE)
+        told = ConstantDiagonal(np.full((1, len(estimate)), precision))
+        return ClientReport(report.id, estimate, 1.0, told, PRIVATE)
 
     def _clipped(self, estimate: Array) -> Array:
         away = estimate - self.centre

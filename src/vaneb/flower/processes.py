@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ def free_port() -> int:
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """For Flower's processes: their own folder, no telemetry, no update checks, no proxy, few threads."""
     private_folder(home)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    own = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
+    path = os.pathsep.join(dict.fromkeys(own))
     proxies = ("http_proxy", "https_proxy", "all_proxy", SIMULATION.lower())
     return {
         **{name: value for name, value in os.environ.items() if name.lower() not in proxies},
@@ -214,7 +216,7 @@ def superlink(
     env = environment(home, {FOLDER: str(folder.resolve()), **(extra or {})})
     log = home / "superlink.log"
     host = LOOPBACK[0]
-    command = [_tool("flower-superlink"), "--host", host, "--port", str(port)]
+    command = [program("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
     if simulation:
         command += ["--simulation"]
@@ -273,7 +275,7 @@ def supernode_command(
     trusted: Path | None = None,
 ) -> list[str]:
     """The command that starts a SuperNode; with ``trusted``, it runs apps of these signers only."""
-    command = [_tool("flower-supernode"), "--superlink", address, "--port", str(port)]
+    command = [program("flower-supernode"), "--superlink", address, "--port", str(port)]
     if security.on:
         command += ["--root-certificates", str(security.authority)]
         command += ["--auth-supernode-private-key", str(key)]
@@ -290,17 +292,17 @@ def supernode_command(
 def around_supernode(home: Path, port: int, gate: int, key: Path | None) -> Sandbox:
     """What a SuperNode and its apps need: programs, their own folder, key and port, and the gate's."""
     programs, parents = program_files()
-    tools = Path(_tool("flower-supernode")).parent
+    tools = Path(program("flower-supernode")).parent
     readable = (*programs, tools, *([] if key is None else [key.resolve()]))
     return Sandbox(readable, (private_folder(home),), parents, (port, gate))
 
 
-def _tool(name: str) -> str:
-    """A program that came with Flower, beside this Python."""
-    path = Path(sys.executable).parent / name
-    if not path.exists():
-        raise InvalidOption(f"{name}: not installed. pip install 'vaneb[site]'.")
-    return str(path)
+def program(name: str) -> str:
+    """A program that came with Flower or with this package, where this Python's packages put theirs."""
+    for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
+        if (folder / name).exists():
+            return str(folder / name)
+    raise InvalidOption(f"{name}: not installed. pip install 'vaneb[site]'.")
 
 
 def _wait_for_port(child: subprocess.Popen[bytes], host: str, port: int, log: Path, seconds: float) -> None:

@@ -31,8 +31,9 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
-from vaneb.flower.evaluation import Steps, described, run_at_clients
+from vaneb.flower.evaluation import Steps, described
 from vaneb.flower.exchange import Line, Lost, error_of
+from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
@@ -325,7 +326,7 @@ def as_answer(vector: Array) -> Any:
 def run_secure(line: Line, context: Context, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Pseudo-EM on sums; then every client finds its own posterior."""
     return run_at_clients(
-        line, settings, archive, lambda roll: fit_sums(line, context, settings, roll, archive)
+        line, settings, archive, lambda roll: Fitted(fit_sums(line, context, settings, roll, archive))
     )
 
 

@@ -18,11 +18,14 @@ from vaneb.files import absent, private_folder, write_atomically
 from vaneb.flower import checks
 from vaneb.flower.keys import HOST, make_keys
 from vaneb.flower.policy import Policy
+from vaneb.flower.processes import program
 
 README, ENVIRONMENT, CONTAINER = "README.txt", "environment", "Containerfile"
 USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 #: Seconds that a server waits for its clients before it says who has not come, and starts again.
 WAIT = 86_400
+#: And that an exchange may take: the first one at a site compiles what it needs.
+TIMEOUT = 600
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,10 @@ def init_server(folder: Path, hosts: list[str], port: int, study: Study, user: s
     checks.load_settings({"formula": study.formula, "family": study.family, "nodes": study.nodes})
     place = _place(folder, user)
     new = make_keys(place / "keys", hosts, [])
-    command = [_program(), "federate", "server", "--formula", study.formula, "--family", study.family]
+    command = [program("vaneb"), "federate", "server", "--formula", study.formula, "--family", study.family]
     command += ["--nodes", str(study.nodes), "--host", "0.0.0.0", "--port", str(port)]
     command += ["--keys", str(place / "keys"), "--folder", str(place / "federation"), "--wait", str(WAIT)]
+    command += ["--timeout", str(TIMEOUT)]
     unit = "vaneb-server.service"
     texts = {
         unit: _unit("vaneb server", command, place, user, restart=60),
@@ -89,7 +93,7 @@ def init_site(folder: Path, name: str, data: Path, server: str, user: str) -> li
     place = _place(folder, user)
     new = make_keys(place / "keys", [], [name], server=False)
     own, key = place / name, place / "keys" / "nodes" / name
-    command = [_program(), "federate", "client", "--name", name, "--data", str(data.resolve())]
+    command = [program("vaneb"), "federate", "client", "--name", name, "--data", str(data.resolve())]
     command += ["--server", server, "--ca", str(place / "keys" / "ca.crt"), "--key", str(key)]
     command += ["--folder", str(own), "--policy", str(place / "policy.toml"), "--patience", "inf"]
     unit = f"vaneb-{name}.service"
@@ -136,11 +140,6 @@ def _place(folder: Path, user: str) -> Path:
             f"{place}: has a space, a quote, % or $ in its name, which units of systemd confuse."
         )
     return place
-
-
-def _program() -> str:
-    """The command, by its whole path: a unit has no PATH of its own."""
-    return str(Path(sys.executable).parent / "vaneb")
 
 
 def _written(place: Path, texts: dict[str, str]) -> list[Path]:

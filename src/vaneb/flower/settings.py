@@ -116,6 +116,8 @@ class Settings:
             raise InvalidOption(f"exchanges: {self.exchanges}, but there are 1 or 2.")
         if self.nodes < 1:
             raise InvalidOption(f"nodes: {self.nodes}, but a federation has at least one.")
+        if self.mode in ("evaluate", "secure") and self.solver not in ("", "pseudo-em"):
+            raise InvalidOption(f"solver {self.solver}: in mode {self.mode} clients run pseudo-em only.")
         if self.epsilon and self.mode != "reports":
             raise InvalidOption("epsilon: only reports (mode reports) can be made private.")
         if self.epsilon:

@@ -15,7 +15,7 @@ from typing import Any
 import vaneb
 from vaneb.errors import InvalidOption
 from vaneb.files import write_atomically
-from vaneb.flower import books
+from vaneb.flower import ledger
 from vaneb.flower.door import PRESENT
 from vaneb.flower.keys import RENEWED, days_left
 from vaneb.flower.policy import Policy
@@ -85,12 +85,12 @@ def _server(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
 def _client(folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     events: dict[str, int] = {}
     answered = set()
-    if (folder / books.LEDGER).exists():
-        for entry in books.read_ledger(folder):
+    if (folder / ledger.LEDGER).exists():
+        for entry in ledger.read_ledger(folder):
             events[entry["event"]] = events.get(entry["event"], 0) + 1
             answered.add(entry.get("sha256", ""))
     policy = Policy.read(Path(about["policy"]))
-    releases = sorted((folder / books.STUDIES).glob(f"*/{books.RELEASE}"))
+    releases = sorted((folder / ledger.STUDIES).glob(f"*/{ledger.RELEASE}"))
     digests = {path.parent.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in releases}
     return {
         "client": about["client"],

@@ -59,7 +59,7 @@ def split(tree: Mapping[str, Any]) -> tuple[str, list[NDArray[Any]]]:
             return [walk(inner) for inner in value]
         return value.item() if isinstance(value, np.generic) else value
 
-    return json.dumps(walk(tree)), arrays
+    return json.dumps(walk(tree), separators=(",", ":")), arrays
 
 
 def join(text: str, data: bytes) -> Tree:

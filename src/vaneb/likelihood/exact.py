@@ -22,6 +22,7 @@ from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, transposed
+from vaneb.likelihood.loss_sums import LossSums
 from vaneb.likelihood.pairwise import SKIP, Pairwise, Rows
 from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.starts import box_of, plausible_points
@@ -61,11 +62,11 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
 
 def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:
     """Least squares: -n/2 log(2 pi phi) - RSS / (2 phi) - (a - theta_hat)' Z'Z (a - theta_hat) / (2 phi)."""
-    estimates = fits.information_form()
-    half_squares, _, hessian = RowsObjective(rows, family).terms(estimates, np.arange(rows.n_clients))
-    precision = hessian / family.dispersion
+    sums = LossSums.of(rows, family, fits.information_form())
+    # Directions that a client's rows leave open: there the estimate is that of all rows, as with sums.
+    estimates, precision = sums.minima(), sums.hessian / family.dispersion
     constant = family.log_constant(rows.response, rows.weight)
-    log_density = np.add.reduceat(constant, rows.starts[:-1]) - half_squares / family.dispersion
+    log_density = np.add.reduceat(constant, rows.starts[:-1]) - sums.at(estimates) / family.dispersion
     log_determinant, rank = log_pseudo_determinant(precision)
     # The density of the estimate already carries this much.
     return ConstantGaussian(estimates, precision, log_density - 0.5 * (log_determinant - rank * LOG_2PI))

@@ -21,8 +21,10 @@ from vaneb.likelihood.seam import Array, Likelihood
 
 #: Points at which a posterior is weighed.
 POINTS = 2048
+#: Effective number of points from which on they say more than the Gaussian that proposed them.
+FEWEST = 20.0
 #: Least precision in any direction, as a share of the population's: none is negative, none vanishes.
-LEAST = 1e-4
+LEAST = 1e-2
 
 
 class Matched(NamedTuple):
@@ -56,10 +58,15 @@ def matched(likelihood: Likelihood, centres: Array, spread: Array) -> Matched:
         weight /= weight.sum()
         mean = weight @ points
         away = points - mean
-        after = np.linalg.inv((away * weight[:, None]).T @ away)
+        if 1 / (weight**2).sum() < FEWEST:
+            mean, after = mode, precision
+        else:
+            after = np.linalg.inv((away * weight[:, None]).T @ away)
         values, vectors = np.linalg.eigh(root.T @ (after - inverse) @ root)
         half = np.linalg.solve(root.T, vectors * np.sqrt(np.maximum(values, LEAST)))
-        found.append((mean, half @ half.T, after @ mean - inverse @ centre))
+        told = half @ half.T
+        # With this precision, whatever its least, the posterior mean is as it was found.
+        found.append((mean, told, told @ mean + inverse @ (mean - centre)))
     return Matched(*(np.array(part) for part in zip(*found, strict=True)))
 
 

@@ -21,7 +21,7 @@ from flwr.supercore.control import ControlHttpClient
 
 from flower.deployment import deployment, wait_until
 from flower.loopback import write_rows
-from vaneb.flower import beside, books, control, door, gate, processes
+from vaneb.flower import control, door, gate, ledger, processes, supernode
 from vaneb.flower.archive import Archive
 from vaneb.flower.settings import Settings
 
@@ -30,7 +30,7 @@ SETTINGS = Settings(formula="y ~ x", nodes=2, wait=60.0, timeout=60.0, populatio
 FOREIGN = Path(__file__).parent / "hostile" / "foreign.py"
 
 
-def client_of(here, name: str, address: str, told: list[str]) -> beside.Node:
+def client_of(here, name: str, address: str, told: list[str]) -> supernode.Node:
     """A client as ``vaneb federate client`` runs it, in a thread of this process."""
     key = here.folder / "keys" / "nodes" / name
     copy = here.folder / f"{name}.crt"
@@ -41,9 +41,9 @@ def client_of(here, name: str, address: str, told: list[str]) -> beside.Node:
         "client": name,
         "folder": str(here.own(name)),
     }
-    node = beside.Node(name, here.own(name), address, context, key, config)
+    node = supernode.Node(name, here.own(name), address, context, key, config)
     threading.Thread(
-        target=beside.serve,
+        target=supernode.serve,
         args=(node,),
         kwargs={"patience": 600.0, "once": False, "tell": told.append},
         daemon=True,
@@ -204,7 +204,7 @@ def test_a_foreign_app_is_never_run_at_a_site(story):
     for name in NAMES:
         reasons = [
             entry["reason"]
-            for entry in books.read_ledger(story.folder / "clients" / name)
+            for entry in ledger.read_ledger(story.folder / "clients" / name)
             if entry["event"] == "refused"
         ]
         assert reasons == [

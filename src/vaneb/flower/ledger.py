@@ -1,4 +1,4 @@
-"""A site's books: what was asked, what was answered, what was refused, and what left.
+"""A site's ledger and studies: what was asked, what was answered, what was refused, and what left.
 
 ledger.jsonl            one line for everything that happened; each line carries the digest of the one before
 studies/STUDY/
@@ -48,6 +48,10 @@ class Held(InvalidOption):
     """An answer that waits for a person."""
 
 
+class Damaged(InvalidOption):
+    """A ledger that is not as it was written."""
+
+
 # ---------------------------------------------------------------- the ledger
 
 
@@ -58,7 +62,13 @@ def enter(folder: Path, event: str, **about: Any) -> str:
     with os.fdopen(descriptor, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         last = _last_line(file)
-        before = json.loads(last)["digest"] if last else BEGINNING
+        try:
+            before = json.loads(last)["digest"] if last else BEGINNING
+        except (ValueError, KeyError, TypeError):  # cut off by a crash, or changed
+            raise Damaged(
+                f"{folder / LEDGER}: its last line is not whole, so nothing is answered. Look at it, and "
+                "move it elsewhere; a new ledger begins with the next question."
+            ) from None
         entry = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **about}
         entry["before"] = before
         entry["digest"] = _digest(entry)
@@ -81,7 +91,7 @@ def read_ledger(folder: Path) -> Iterator[dict[str, Any]]:
         except (ValueError, KeyError, TypeError):
             good = False
         if not good:
-            raise InvalidOption(f"{path}: line {number} is not what was written; the ledger was changed.")
+            raise Damaged(f"{path}: line {number} is not what was written; the ledger was changed.")
         before = entry["digest"]
         yield entry
 
@@ -228,7 +238,10 @@ class Study:
         digest = hashlib.sha256(text).hexdigest()
         if self.policy.review and not self._approved(digest):
             raise Held(f"study {self.name}: waits for 'vaneb federate release {self.name}'.")
-        enter(self.folder, "answered", study=self.name, question=kind, sha256=digest, bytes=len(text))
+        about: dict[str, Any] = {"study": self.name, "question": kind, "sha256": digest, "bytes": len(text)}
+        if self.settings.epsilon:
+            about |= {"epsilon": self.settings.epsilon, "delta": self.settings.delta}
+        enter(self.folder, "answered", **about)
 
     def _approved(self, digest: str) -> bool:
         """A report is released as it was read; a study of many exchanges is released as a whole."""
@@ -254,13 +267,21 @@ def approve(folder: Path, study: str) -> Path:
 
 
 def spent(folder: Path) -> dict[str, float]:
-    """Noise, for sensitivity one, of each private release of this site."""
-    found: dict[str, float] = {}
+    """Noise, for sensitivity one, of each private release of this site, by what has left or waits to leave.
+
+    Those of the ledger count also when their study's folder is gone.
+    """
+    private: dict[str, Mapping[str, Any]] = {}
+    known = set()
+    for entry in read_ledger(folder) if (folder / LEDGER).exists() else ():
+        if "epsilon" in entry:
+            private[entry["sha256"]] = entry
+            known.add(entry["study"])
     for path in sorted((folder / STUDIES).glob(f"*/{EXACT}")):
-        private = wire.load(path).get(PRIVATE)
-        if isinstance(private, dict):
-            found[path.parent.name] = noise_for(float(private["epsilon"]), float(private["delta"]))
-    return found
+        about = wire.load(path).get(PRIVATE)
+        if isinstance(about, dict) and path.parent.name not in known:
+            private[path.parent.name] = about
+    return {key: noise_for(float(one["epsilon"]), float(one["delta"])) for key, one in private.items()}
 
 
 def plain(tree: Any) -> Any:

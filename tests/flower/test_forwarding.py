@@ -25,12 +25,22 @@ import uvicorn
 import yaml
 from flwr.common.serde import fab_from_proto, user_config_to_proto
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    Message,
+    Metadata,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supernode.start_client_internal import _verify_fab
 
 from vaneb import InvalidOption
-from vaneb.flower import checks, door, gate, keys, passage, processes
-from vaneb.flower.passage import CALLS, FLEET
+from vaneb.flower import checks, door, forwarding, gate, keys, processes
+from vaneb.flower.forwarding import CALLS, FLEET
 from vaneb.flower.settings import Settings
 
 NOW = datetime.datetime.now
@@ -138,12 +148,94 @@ def house(tmp_path) -> Iterator[House]:
         yield House(tmp_path, f"127.0.0.1:{port}", inside)
 
 
+#: Node ids of the two clients.
+NODES = {"north": 11, "south": 22}
+
+
+def asked_of(house: House, visitor: httpx.Client, name: str) -> None:
+    """The client fetches a question with one part."""
+    tree = ObjectTree(object_id=f"question-{name}", children=[ObjectTree(object_id=f"part-{name}")])
+    content = PullMessagesResponse(message_object_trees=[tree]).SerializeToString()
+    house.inside.answers[FLEET + "pull-messages"] = (200, {}, content)
+    assert visitor.post(FLEET + "pull-messages", headers=house.headers(name)).content == content
+
+
+def answer_of(name: str, *, to: str = "", source: int = 0, part: str = "") -> bytes:
+    """What a node says when it has an answer; as ``name``, to its own question, unless said otherwise."""
+    about = Metadata(src_node_id=source or NODES[name], reply_to_message_id=to or f"question-{name}")
+    tree = ObjectTree(object_id=f"answer-{name}", children=[ObjectTree(object_id=part or f"said-{name}")])
+    request = PushMessagesRequest(
+        node=Node(node_id=NODES[name]), messages_list=[Message(metadata=about)], message_object_trees=[tree]
+    )
+    return request.SerializeToString()
+
+
+def needed(name: str) -> dict[str, bytes]:
+    """What a node says in an exchange, in order."""
+    return {
+        "activate-node": b"",
+        "send-node-heartbeat": b"",
+        "pull-object": PullObjectRequest(object_id=f"part-{name}").SerializeToString(),
+        "confirm-message-received": ConfirmMessageReceivedRequest(
+            message_object_id=f"question-{name}"
+        ).SerializeToString(),
+        "get-run": b"",
+        "get-fab": b"",
+        "push-messages": answer_of(name),
+        "push-object": PushObjectRequest(object_id=f"said-{name}").SerializeToString(),
+        "deactivate-node": b"",
+    }
+
+
 def test_a_client_reaches_what_it_needs(house):
     with house.visitor("north") as visitor:
-        for path in sorted(CALLS):
-            answer = visitor.post(path, headers=house.headers("north"))
+        asked_of(house, visitor, "north")
+        for call, content in needed("north").items():
+            answer = visitor.post(FLEET + call, content=content, headers=house.headers("north"))
             assert (answer.status_code, answer.content) == (200, b"inside")
     assert sorted(house.inside.seen) == sorted(CALLS)
+
+
+@pytest.mark.parametrize(
+    ("call", "content"),
+    [
+        ("push-messages", answer_of("north", to="question-south", source=NODES["south"])),
+        ("push-messages", answer_of("north", to="question-south")),
+        ("push-messages", answer_of("north", source=NODES["south"])),
+        ("pull-object", needed("south")["pull-object"]),
+        ("confirm-message-received", needed("south")["confirm-message-received"]),
+        ("push-object", needed("south")["push-object"]),
+        ("pull-object", PullObjectRequest(object_id="said-north").SerializeToString()),
+        ("pull-object", b""),
+        ("push-object", b"\xff" * 40),
+    ],
+)
+def test_a_client_does_not_answer_for_another_nor_touch_its_messages(house, call, content):
+    """Flower would take an answer in another node's name from whoever knows what that was asked."""
+    with house.visitor("north") as north, house.visitor("south") as south:
+        asked_of(house, north, "north")
+        asked_of(house, south, "south")
+        north.post(FLEET + "push-messages", content=answer_of("north"), headers=house.headers("north"))
+        seen = len(house.inside.seen)
+        answer = north.post(FLEET + call, content=content, headers=house.headers("north"))
+    assert answer.status_code in (400, 403)
+    assert len(house.inside.seen) == seen
+
+
+def test_what_a_client_announces_is_not_what_it_was_sent(house):
+    """Or it could name another's part as its own, and take it away."""
+    with house.visitor("north") as north:
+        asked_of(house, north, "north")
+        content = answer_of("north", part="part-south")
+        assert (
+            north.post(FLEET + "push-messages", content=content, headers=house.headers("north")).status_code
+            == 200
+        )
+        taken = PullObjectRequest(object_id="part-south").SerializeToString()
+        assert (
+            north.post(FLEET + "pull-object", content=taken, headers=house.headers("north")).status_code
+            == 403
+        )
 
 
 def test_a_stranger_gets_no_further_than_the_handshake(house):
@@ -157,7 +249,7 @@ def test_a_stranger_gets_no_further_than_the_handshake(house):
         httpx.Client(base_url=f"http://{house.address}", trust_env=False) as plain,
     ):
         for visitor in (nobody, stranger, plain):
-            for path in (FLEET + "pull-messages", "/v1/control/start-run", passage.HELLO):
+            for path in (FLEET + "pull-messages", "/v1/control/start-run", forwarding.HELLO):
                 with pytest.raises(httpx.TransportError):
                     visitor.post(path)
     assert house.inside.seen == []
@@ -223,7 +315,7 @@ def test_revoked_means_out_at_once(house):
         other = house.key("south").with_name("south.crt").read_bytes()
         for content in (other, b"", b"-----BEGIN CERTIFICATE-----\n"):
             house.key("north").with_name("north.crt").write_bytes(content)
-            assert visitor.post(passage.HELLO).status_code == 401
+            assert visitor.post(forwarding.HELLO).status_code == 401
     assert len(house.inside.seen) == 1
 
 
@@ -247,34 +339,41 @@ def test_a_client_hears_of_its_clock_before_it_starts(house, monkeypatch):
 
     monkeypatch.setattr(checks.datetime, "datetime", Fast)
     with house.visitor("north") as visitor:
-        answer = visitor.post(passage.HELLO)
+        answer = visitor.post(forwarding.HELLO)
         there = NOW(datetime.UTC).isoformat()
         monkeypatch.setattr(answer.__class__, "json", lambda self: {"time": there})
         assert "8 seconds ahead of the server's" in checks._clocks(answer)
 
 
 def test_too_much_is_refused_before_it_is_passed_on(house, monkeypatch):
-    monkeypatch.setattr(passage, "LARGEST_PART", 1000)
-    monkeypatch.setattr(passage, "LARGEST_MESSAGE", 2500)
+    monkeypatch.setattr(forwarding, "LARGEST_PART", 1000)
+    monkeypatch.setattr(forwarding, "LARGEST_MESSAGE", 2500)
     with house.visitor("north") as visitor:
         assert visitor.post(FLEET + "push-object", content=bytes(1001)).status_code == 413
+        asked_of(house, visitor, "north")
+        part = PushObjectRequest(object_id="said-north", object_content=bytes(900)).SerializeToString()
         parts = [
-            visitor.post(FLEET + name, content=bytes(900), headers=house.headers("north")).status_code
-            for name in ("push-messages", "push-object", "push-object", "push-messages", "push-object")
+            visitor.post(
+                FLEET + name,
+                content=part if name == "push-object" else answer_of("north"),
+                headers=house.headers("north"),
+            ).status_code
+            for name in ("push-messages", *["push-object"] * 3, "push-messages", "push-object")
         ]
-        assert parts == [200, 200, 413, 200, 200]
+        assert parts == [200, 200, 200, 413, 200, 200]
         house.inside.answers[FLEET + "pull-object"] = (200, {}, bytes(1001))
-        answer = visitor.post(FLEET + "pull-object", headers=house.headers("north"))
+        wanted = needed("north")["pull-object"]
+        answer = visitor.post(FLEET + "pull-object", content=wanted, headers=house.headers("north"))
         assert (answer.status_code, len(answer.content) < 100) == (502, True)
 
 
 def test_no_redirect_and_no_strange_header_is_passed_on(house):
     house.inside.answers[FLEET + "get-run"] = (307, {"location": "http://127.0.0.1:1/"}, b"")
-    house.inside.answers[FLEET + "pull-object"] = (200, {"set-cookie": "a=b", "flwr-x": "y"}, b"")
+    house.inside.answers[FLEET + "get-fab"] = (200, {"set-cookie": "a=b", "flwr-x": "y"}, b"")
     with house.visitor("north") as visitor:
         answer = visitor.post(FLEET + "get-run", headers=house.headers("north"))
         assert (answer.status_code, "location" in answer.headers) == (502, False)
-        answer = visitor.post(FLEET + "pull-object", headers=house.headers("north"))
+        answer = visitor.post(FLEET + "get-fab", headers=house.headers("north"))
         assert answer.headers["flwr-x"] == "y"
         assert "set-cookie" not in answer.headers
 
@@ -512,7 +611,7 @@ def verified(fab: Fab, trusted: str) -> bool:
 def test_a_supernode_runs_what_its_gate_has_signed_and_nothing_else():
     """``--trusted-entities``, tried: a signature of the gate's own is what makes an app of one's own pass."""
     own = gate.Gate()
-    answer = own.before(passage.Request(FLEET + "get-fab", {}, b"", b""))
+    answer = own.before(forwarding.Request(FLEET + "get-fab", {}, b"", b""))
     fab = GetFabResponse.FromString(answer.body).fab
     assert verified(fab, own.trusted())
     # Without that signature, an app has none that a SuperNode could check.
@@ -529,7 +628,7 @@ def test_a_supernode_runs_what_its_gate_has_signed_and_nothing_else():
 @pytest.fixture
 def few_at_once(monkeypatch):
     """Room for forty, so that a test need not open five hundred connections."""
-    monkeypatch.setattr(passage, "MOST_AT_ONCE", 40)
+    monkeypatch.setattr(forwarding, "MOST_AT_ONCE", 40)
 
 
 def test_one_client_does_not_take_the_place_of_all(few_at_once, house):
@@ -546,9 +645,26 @@ def test_one_client_does_not_take_the_place_of_all(few_at_once, house):
         assert visitor.post("/hello", headers=house.headers("north")).status_code == 200
 
 
+def test_nor_does_a_stranger_who_never_speaks(house, monkeypatch):
+    """A connection without a handshake costs the server a file; from one address it takes so many only."""
+    monkeypatch.setattr(forwarding, "MOST_OF_ADDRESS", 10)
+    host, port = house.address.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        with pytest.raises(httpx.TransportError), house.visitor("south") as visitor:
+            visitor.post("/hello", headers=house.headers("south"))
+        elsewhere = httpx.HTTPTransport(verify=house.context("south"), local_address="127.0.0.2")
+        with httpx.Client(base_url=f"https://{house.address}", transport=elsewhere) as visitor:
+            assert visitor.post("/hello", headers=house.headers("south")).status_code == 200
+    with house.visitor("south") as visitor:
+        assert visitor.post("/hello", headers=house.headers("south")).status_code == 200
+
+
 def test_nor_does_it_take_the_memory_of_all(house, monkeypatch):
     """Many requests at once are no way around the limit of one."""
-    monkeypatch.setattr(passage, "LARGEST_MESSAGE", 3 << 20)
+    monkeypatch.setattr(forwarding, "LARGEST_MESSAGE", 3 << 20)
     codes: list[int] = []
 
     def push() -> None:
@@ -559,15 +675,15 @@ def test_nor_does_it_take_the_memory_of_all(house, monkeypatch):
 
         with house.visitor("north") as visitor, contextlib.suppress(httpx.HTTPError):
             headers = house.headers("north")
-            codes.append(visitor.post(FLEET + "push-object", content=slow(), headers=headers).status_code)
+            codes.append(visitor.post(FLEET + "get-run", content=slow(), headers=headers).status_code)
 
     threads = [threading.Thread(target=push) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert house.inside.seen.count(FLEET + "push-object") <= 3
+    assert house.inside.seen.count(FLEET + "get-run") <= 3
     # Nothing is held when all is over.
     with house.visitor("north") as visitor:
-        done = visitor.post(FLEET + "push-object", content=bytes(1 << 20), headers=house.headers("north"))
+        done = visitor.post(FLEET + "get-run", content=bytes(1 << 20), headers=house.headers("north"))
     assert done.status_code == 200

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
+import socket
 import ssl
 import threading
 import time
@@ -52,6 +54,8 @@ LARGEST_PART = 32 << 20
 LARGEST_MESSAGE = LARGEST + (2 << 20)
 #: Connections that are open at once, of all and of one client, which must not take those of the others.
 MOST_AT_ONCE, MOST_OF_ONE = 512, 32
+#: The same before anybody has shown a certificate: of all, and of one address, which may be a proxy's.
+MOST_SOCKETS, MOST_OF_ADDRESS = 1024, 256
 PLAIN, PROTOBUF = "text/plain; charset=utf-8", "application/protobuf"
 
 Scope = MutableMapping[str, Any]
@@ -98,7 +102,7 @@ class Meter:
 
 
 @dataclass
-class Passage:
+class Forwarder:
     """What uvicorn serves.
 
     Parameters
@@ -223,14 +227,62 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
 
+class _Listener(socket.socket):
+    """Hangs up on an address that has too many connections: a stranger's cost a file each, too."""
+
+    def __init__(self, host: str, port: int) -> None:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        super().__init__(family, socket.SOCK_STREAM)
+        self.open: Counter[str] = Counter()
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bind(address)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        number, address = self._accept()  # type: ignore[attr-defined]
+        line = _Accepted(self.open, address[0], self.family, self.type, self.proto, number)
+        if self.open[address[0]] > MOST_OF_ADDRESS or self.open.total() > MOST_SOCKETS:
+            line.close()
+            raise ConnectionAbortedError
+        line.setblocking(False)
+        return line, address
+
+
+class _Accepted(socket.socket):
+    """A connection that is counted until it is closed."""
+
+    def __init__(self, counts: Counter[str], address: str, *about: int) -> None:
+        super().__init__(*about)
+        self._counts, self._address = counts, address
+        counts[address] += 1
+
+    def close(self) -> None:
+        if self.fileno() >= 0:
+            self._counts[self._address] -= 1
+            self._counts += Counter()  # forgets whoever has none
+        super().close()
+
+
+def _make_room() -> None:
+    """For as many open files as there may be connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * MOST_SOCKETS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 @contextlib.contextmanager
-def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext) -> Iterator[None]:
+def open_forwarder(forwarder: Forwarder, host: str, port: int, context: ssl.SSLContext) -> Iterator[None]:
     """Serve in a thread of this process, for as long as the block lasts."""
+    refused = f"{host}:{port}: cannot be listened on. Choose another port."
+    try:
+        listener = _Listener(host, port)
+    except OSError:
+        raise VanebError(refused) from None
+    _make_room()
     config = uvicorn.Config(
-        passage,
-        host=host,
-        port=port,
-        http=type("_OfThisPassage", (_Protocol,), {"open": Counter()}),
+        forwarder,
+        http=type("_OfThisForwarder", (_Protocol,), {"open": Counter()}),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -247,12 +299,12 @@ def open_passage(passage: Passage, host: str, port: int, context: ssl.SSLContext
     # Whoever wants to hear of it sets up logging; without that Python would write it to the terminal.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, name="passage", daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), name="forwarder", daemon=True)
     thread.start()
     while thread.is_alive() and not server.started:
         time.sleep(0.02)
     if not server.started:
-        raise VanebError(f"{host}:{port}: cannot be listened on. Choose another port.")
+        raise VanebError(refused)
     try:
         yield
     finally:

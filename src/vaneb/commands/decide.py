@@ -162,18 +162,24 @@ def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
 def _summarise(decisions: Decisions, asked: dict[str, Any], found: dict[str, Any]) -> None:
     beside = "the average of the others" if asked["benchmark"] is None else f"{asked['benchmark']:g}"
     rows = {"clients": f"{len(decisions.ids):,}", "about": decisions.name}
-    rows["differ"] = (
-        f"{found['above']:,} above {beside}, {found['below']:,} below; "
-        f"{found['expected_wrong']:.1%} of them expected to be wrong"
+
+    def wrong(named: int, share: float) -> str:
+        return f"; {share:.1%} of them expected to be wrong" if named else ""
+
+    rows["differ"] = f"{found['above']:,} above {beside}, {found['below']:,} below" + wrong(
+        found["above"] + found["below"], found["expected_wrong"]
     )
     for side in ("highest", "lowest"):
         if asked[side] is not None:
+            named, places = found[f"{side}_named"], found[f"{side}_places"]
             rows[f"{side} {asked[side]:.0%}"] = (
-                f"{found[f'{side}_named']:,} named for {found[f'{side}_places']:,} places; "
-                f"{found[f'{side}_expected_wrong']:.1%} of them expected to be wrong"
+                f"{named or 'nobody'} named for {places:,} place{'s' if places > 1 else ''}"
+                + wrong(named, found[f"{side}_expected_wrong"])
             )
     rows["grades"] = (
-        f"{found['grades']:,}, telling {found['told_apart']:.0%} of all pairs apart; "
+        "1: nobody can be told apart"
+        if found["grades"] == 1
+        else f"{found['grades']:,}, telling {found['told_apart']:.0%} of all pairs apart; "
         f"{found['expected_misordered']:.1%} of these expected in the wrong order"
     )
     rows["funnel"] = (

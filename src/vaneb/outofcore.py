@@ -1,8 +1,8 @@
 """Reports that do not fit into memory: the population from a sample, posteriors block by block.
 
 A hundred thousand of millions of clients know their population as well as any client needs it, but for
-groups of which only a few clients are among them (``benchmarks/populations/sample.py``).  So it is learnt from
-clients spread evenly over the Parquet file; then blocks of clients are read, personalised, written and
+groups of which only a few clients are among them (``benchmarks/populations/sample.py``).  So it is learnt
+from clients spread evenly over the Parquet file; then blocks of clients are read, personalised, written and
 forgotten.
 
 Blocks go through one seam, a function with the signature of ``vaneb.blocks.map_blocks``: in this process by

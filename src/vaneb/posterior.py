@@ -330,7 +330,7 @@ class Posterior:
         """Share of each client's error that the others have taken away, in [0, 1], (K,).
 
         1 - tr(P_k V_k) / rank(P_k): P_k the precision of the client's own estimate, V_k its posterior
-        covariance.  0: the client kept its own estimate and error, 1: it took over the population's.
+        covariance.  0: the client is as uncertain as by itself, 1: it took over the population's estimate.
         """
         precision = self.likelihood.local_precision()
         if precision.ndim == 2:

@@ -291,7 +291,7 @@ def test_clients_that_are_numbers_have_a_word_before_them_in_sentences():
     reports = Reports(truth, standard_errors=np.full(30, 0.5), ids=[str(k) for k in range(30)])
     model = VANEB.from_prior(Prior([[0.0], [8.0]], [1.0, 1.0], [[1.0]]))
     content = fit_content(model, model.personalize(reports), reports, client="district")
-    assert re.search(r"Highest are district \d+ \(.*\) and district \d+", content["sentence"])
+    assert re.search(r"Highest of these are district \d+ \(.*\) and district \d+", content["sentence"])
 
 
 @pytest.mark.parametrize(

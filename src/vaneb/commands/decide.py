@@ -9,9 +9,12 @@ import typer
 
 from vaneb.commands.outcome import told_to_user
 from vaneb.commands.streams import (
-    TABLE_OUT,
     JsonOption,
+    LevelOption,
+    OutOption,
+    QuietOption,
     check_files,
+    check_level,
     check_out,
     print_json,
     summary_beside,
@@ -41,7 +44,7 @@ def decide(
             help="What --posterior-out of `vaneb personalize` or `vaneb run` wrote.", metavar="RESULT"
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
+    out: OutOption = None,
     of: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,16 +70,15 @@ def decide(
     misordered: Annotated[
         str, typer.Option(help="Share of the pairs in different grades that may be in the wrong order.")
     ] = "5%",
-    level: Annotated[float, typer.Option(help="Probability of the intervals.")] = 0.9,
+    level: LevelOption = 0.9,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Say who differs, who is highest or lowest, and all ranks."""
     with told_to_user(as_json=as_json):
         check_out(out, as_json)
         check_files({"RESULT": posterior}, {"--out": out}, as_json)
-        if not 0 < level < 1:
-            raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+        check_level(level)
         asked: dict[str, Any] = {
             "highest": share_of(highest, "--highest"),
             "lowest": share_of(lowest, "--lowest"),
@@ -162,18 +164,24 @@ def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
 def _summarise(decisions: Decisions, asked: dict[str, Any], found: dict[str, Any]) -> None:
     beside = "the average of the others" if asked["benchmark"] is None else f"{asked['benchmark']:g}"
     rows = {"clients": f"{len(decisions.ids):,}", "about": decisions.name}
-    rows["differ"] = (
-        f"{found['above']:,} above {beside}, {found['below']:,} below; "
-        f"{found['expected_wrong']:.1%} of them expected to be wrong"
+
+    def wrong(named: int, share: float) -> str:
+        return f"; {share:.1%} of them expected to be wrong" if named else ""
+
+    rows["differ"] = f"{found['above']:,} above {beside}, {found['below']:,} below" + wrong(
+        found["above"] + found["below"], found["expected_wrong"]
     )
     for side in ("highest", "lowest"):
         if asked[side] is not None:
+            named, places = found[f"{side}_named"], found[f"{side}_places"]
             rows[f"{side} {asked[side]:.0%}"] = (
-                f"{found[f'{side}_named']:,} named for {found[f'{side}_places']:,} places; "
-                f"{found[f'{side}_expected_wrong']:.1%} of them expected to be wrong"
+                f"{named or 'nobody'} named for {places:,} place{'s' if places > 1 else ''}"
+                + wrong(named, found[f"{side}_expected_wrong"])
             )
     rows["grades"] = (
-        f"{found['grades']:,}, telling {found['told_apart']:.0%} of all pairs apart; "
+        "1: nobody can be told apart"
+        if found["grades"] == 1
+        else f"{found['grades']:,}, telling {found['told_apart']:.0%} of all pairs apart; "
         f"{found['expected_misordered']:.1%} of these expected in the wrong order"
     )
     rows["funnel"] = (

@@ -30,7 +30,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the simulated clients.", min=0)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Show two examples whose truth is known, in under a minute."""
+    """Show two examples whose truth is known."""
     with told_to_user():
         from rich.console import Console
 

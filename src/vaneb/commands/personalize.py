@@ -16,17 +16,21 @@ from vaneb.commands.page import PageOption, check_page
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
     TABLE_IN,
-    TABLE_OUT,
     ClientOption,
     DecimalOption,
     EncodingOption,
     ErrorOption,
     EstimateOption,
     JsonOption,
+    LevelOption,
+    OutOption,
+    QuietOption,
+    SeedOption,
     SepOption,
     SizeOption,
     VarianceOption,
     check_files,
+    check_level,
     check_out,
     column_choice,
     name_of,
@@ -81,7 +85,7 @@ SmoothOption = Annotated[str | None, typer.Option(hidden=True)]
 
 def personalize(
     reports: Annotated[Path, typer.Argument(help=f"Table of reports: {TABLE_IN}", metavar="REPORTS")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
+    out: OutOption = None,
     client: ClientOption = None,
     estimate: EstimateOption = None,
     se: ErrorOption = None,
@@ -117,9 +121,9 @@ def personalize(
         Solver | None, typer.Option(help="How atoms are fitted; asks for --population discrete.")
     ] = None,
     smooth: SmoothOption = None,
-    level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
+    level: LevelOption = 0.9,
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
-    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    seed: SeedOption = 0,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +141,7 @@ def personalize(
     ] = False,
     report: PageOption = None,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Improve each client's estimate with the reports of all."""
     with told_to_user(as_json=as_json):
@@ -332,8 +336,7 @@ def _check(
 ) -> None:
     """Refuse what cannot end well before any work is done."""
     check_page(report)
-    if not 0 < level < 1:
-        raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+    check_level(level)
     if not tol > 0:
         raise InvalidOption(f"--tol {tol:g}: must be positive; 1e-4 is the default.")
     if prior_in is not None and prior_out is not None:

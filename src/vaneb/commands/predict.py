@@ -11,13 +11,15 @@ import typer
 from vaneb.commands.outcome import complain, told_to_user
 from vaneb.commands.streams import (
     TABLE_IN,
-    TABLE_OUT,
     DecimalOption,
     EncodingOption,
     JsonOption,
     NaOption,
+    OutOption,
+    QuietOption,
     SepOption,
     check_files,
+    check_level,
     check_out,
     print_json,
     summary_beside,
@@ -42,7 +44,7 @@ class IntervalName(StrEnum):
 def predict(
     model: Annotated[Path, typer.Argument(help="What vaneb run --save wrote.", metavar="MODEL")],
     new: Annotated[Path, typer.Argument(help=f"Table of rows: {TABLE_IN}", metavar="NEW")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
+    out: OutOption = None,
     interval: Annotated[
         IntervalName,
         typer.Option(help="confidence: of the expected response; prediction: of a new response, with noise."),
@@ -55,7 +57,7 @@ def predict(
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Predict new rows with a model that `run --save` wrote.
 
@@ -66,8 +68,7 @@ def predict(
     """
     with told_to_user(as_json=as_json):
         check_out(out, as_json)
-        if level is not None and not 0 < level < 1:
-            raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+        check_level(level)
         check_files({"MODEL": model, "NEW": new}, {"--out": out}, as_json)
         from vaneb.dialect import TextOptions
         from vaneb.grouped import load

@@ -17,6 +17,7 @@ from vaneb.commands.streams import (
     EncodingOption,
     FactorOption,
     NaOption,
+    QuietOption,
     SepOption,
     check_files,
     check_out,
@@ -44,7 +45,7 @@ def report(
     sep: SepOption = None,
     decimal: DecimalOption = None,
     encoding: EncodingOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Turn each client's rows into a report, without a population.
 

@@ -24,14 +24,18 @@ from vaneb.commands.personalize import (
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
     TABLE_IN,
-    TABLE_OUT,
     DecimalOption,
     EncodingOption,
     FactorOption,
     JsonOption,
+    LevelOption,
     NaOption,
+    OutOption,
+    QuietOption,
+    SeedOption,
     SepOption,
     check_files,
+    check_level,
     check_out,
     name_of,
     print_json,
@@ -39,7 +43,6 @@ from vaneb.commands.streams import (
     write_results,
     writing,
 )
-from vaneb.errors import InvalidOption
 from vaneb.local.family import FAMILIES
 
 if TYPE_CHECKING:
@@ -73,7 +76,7 @@ def run(
         str | None,
         typer.Option(help="Column that names the client (group) of a row, unless the formula does."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)] = None,
+    out: OutOption = None,
     family: FamilyOption = "gaussian",
     offset: Annotated[
         str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
@@ -97,10 +100,10 @@ def run(
         Path | None,
         typer.Option(help="Also save the model (JSON), for vaneb predict; it holds no row.", metavar="MODEL"),
     ] = None,
-    level: Annotated[float, typer.Option(help="Probability of the credible intervals.")] = 0.9,
+    level: LevelOption = 0.9,
     population: PopulationOption = Population.AUTO,
     smooth: SmoothOption = None,
-    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    seed: SeedOption = 0,
     factor: FactorOption = None,
     na: NaOption = None,
     sep: SepOption = None,
@@ -108,7 +111,7 @@ def run(
     encoding: EncodingOption = None,
     report: PageOption = None,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Fit a mixed model to rows, with a population of any shape."""
     with told_to_user(as_json=as_json):
@@ -117,8 +120,7 @@ def run(
         if save is None or out is not None:
             check_out(out, as_json)
         check_page(report)
-        if not 0 < level < 1:
-            raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+        check_level(level)
         check_posterior_out(posterior_out)
         writes = {"--out": out, "--reports-out": reports_out, "--prior-out": prior_out, "--report": report}
         writes["--posterior-out"] = posterior_out

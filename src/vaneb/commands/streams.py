@@ -35,6 +35,10 @@ DecimalOption = Annotated[
 EncodingOption = Annotated[
     str | None, typer.Option(help="Such as utf-8, latin-1 or utf-16. Recognised by default.", metavar="NAME")
 ]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)]
+LevelOption = Annotated[float, typer.Option(help="Probability of the intervals.")]
+SeedOption = Annotated[int, typer.Option(help="Of the random numbers.", min=0)]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write everything as JSON to standard output.")]
 ClientOption = Annotated[
     str | None, typer.Option(help="Column with the clients' names. Guessed by default.", metavar="COLUMN")
@@ -150,6 +154,11 @@ def summary_beside(out: Path | None, as_json: bool) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def check_level(level: float | None) -> None:
+    if level is not None and not 0 < level < 1:
+        raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
 
 
 def print_json(content: Mapping[str, Any]) -> None:

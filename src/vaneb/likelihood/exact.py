@@ -4,8 +4,8 @@ No Gaussian approximation of an estimate stands between the rows and the solver,
 estimate is poor or does not exist (few rows, all responses the same) says exactly what it knows.
 
 For least squares the likelihood *is* that of a Gaussian report in information form, whatever the number of
-rows.  All other families keep their rows, as an ``Objective`` that knows losses and their derivatives.  Losses
-that are sums over rows are added up at many atoms by compiled loops over atoms (``exact_kernels``).
+rows.  All other families keep their rows, as an ``Objective`` that knows losses and their derivatives.
+Losses that are sums over rows are added up at many atoms by compiled loops over atoms (``exact_kernels``).
 """
 
 from __future__ import annotations

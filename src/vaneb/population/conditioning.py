@@ -77,8 +77,10 @@ def posterior_moments(
                 for v in range(LANES):
                     p[i, v] += log_weights[j]
                     top[v] = max(top[v], p[i, v])
-            if s == 0:
-                origin[:] = means[0]  # moments about a point nearby keep their digits
+            if s == 0:  # moments about a point nearby keep their digits
+                for a in range(d):
+                    for v in range(LANES):
+                        origin[a, v] = means[0, a, v]
             total[:] = 0.0
             for i in range(m):
                 for v in range(LANES):
@@ -192,8 +194,10 @@ def posterior_points(n, x, precision, centres, roots, shares, uniform, normal, t
             if changed:
                 for v in range(LANES):
                     j = at[v] if v < here else 0
-                    own_mu[:, v] = mu[j]
-                    own_root[:, v] = root[j]
+                    for i in range(d):
+                        own_mu[i, v] = mu[j, i]
+                    for i in range(d * r):
+                        own_root[i, v] = root[j, i]
                 weigh(x[k], precision[k], own_mu, own_root, room, unused)
             for v in range(LANES):
                 c = min(k * LANES + v, n - 1) if len(normal) > 1 else 0

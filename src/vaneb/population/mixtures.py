@@ -104,7 +104,8 @@ def _cholesky(matrix):
         unit[i, i] = 1 + 1e-10
     root = np.linalg.cholesky(unit)
     for i in range(d):
-        root[i] *= scale[i]
+        for a in range(i + 1):
+            root[i, a] *= scale[i]
     return root
 
 
@@ -211,18 +212,27 @@ def _firmness(rng, used, log_volume, information):
 
 
 @njit(cache=True)
+def _add_outer(out, factor, left, right):
+    """Plain loops: they compile in a fifth of the time that ``np.outer`` takes."""
+    for i in range(len(left)):
+        for a in range(len(right)):
+            out[i, a] += factor * (left[i] * right[a])
+
+
+@njit(cache=True)
 def draw_population(
-    rng, count, first, second, centres, roots, scales, middle, between, concentration, least, spare, most
-):
+    rng, order, count, first, second, centres, roots, scales, middle, between, concentration, least, spare,
+    most,
+):  # fmt: skip
     """The next population, given sums over clients and the last one: the fields of ``Mixture`` in order.
 
+    ``order``: the components that have clients, those with the most first.
     ``least``: the smallest scale of a component; the prior is flat between it and 1.
     ``spare``, ``most``: components without clients, and components in all.
     """
     d = centres.shape[1]
     n_clients = count.sum()
-    used = int((count > 0).sum())
-    order = np.argsort(-count, kind="mergesort")[:used]
+    used = len(order)
     total = min(used + spare, most)
     concentration = _concentration(rng, concentration, used, n_clients)
     # weights ~ Dirichlet(counts, concentration); the last part is broken into sticks for the spare ones
@@ -254,7 +264,7 @@ def draw_population(
     for j in range(used):
         away = centres[order[j]] - middle
         ties[j] = rng.gamma(0.5 * (TAIL + d), 2 / (TAIL + ((back @ away) ** 2).sum()))
-        scatter += ties[j] * np.outer(away, away)
+        _add_outer(scatter, ties[j], away, away)
         middle_sum += ties[j] * centres[order[j]]
     between = _inverse_wishart_root(rng, scatter, d + 1.0 + used)
     pull = np.linalg.inv(between @ between.T)
@@ -279,8 +289,12 @@ def draw_population(
         c = _scale(rng, 0.5 * freedom * d + 1, 0.5 * trace, least)
         # about the new centre, from moments about the old one
         moved = centre - centres[i]
-        cross = np.outer(moved, first[i])
-        scatter = second[i] - cross - cross.T + n * np.outer(moved, moved) + c * np.diag(shape)
+        scatter = second[i].copy()
+        _add_outer(scatter, -1.0, moved, first[i])
+        _add_outer(scatter, -1.0, first[i], moved)
+        _add_outer(scatter, n, moved, moved)
+        for a in range(d):
+            scatter[a, a] += c * shape[a]
         new_centres[j], new_scales[j] = centre, c
         new_roots[j] = _lower(_inverse_wishart_root(rng, scatter, freedom + n))
     return (

@@ -172,8 +172,9 @@ class _Chain:
 
     def _drawn(self, sums: Sums, last: Mixture) -> Mixture:
         """The next population, given sums over clients."""
+        order = np.argsort(-sums.clients, kind="stable")[: np.count_nonzero(sums.clients)]
         weights, centres, roots, *rest = draw_population(
-            self.rng, sums.clients, sums.first, sums.second, last.centres[:, self.varying],
+            self.rng, order, sums.clients, sums.first, sums.second, last.centres[:, self.varying],
             last.roots[:, self.varying], last.scales, last.middle, last.between, last.concentration,
             self.options.smallest_scale**2, self.spare, self.most,
         )  # fmt: skip

@@ -73,7 +73,8 @@ def _shares(x, precision, log_weights, mu, root, room, log_p):
         for v in range(LANES):
             log_p[j, v] += log_weights[j]
     top, total = np.empty(LANES), np.zeros(LANES)
-    top[:] = log_p[0]
+    for v in range(LANES):
+        top[v] = log_p[0, v]
     for j in range(1, m):
         for v in range(LANES):
             top[v] = max(top[v], log_p[j, v])
@@ -111,7 +112,6 @@ def draw_components(x, precision, keys, number, log_weights, centres, roots, com
         _pick(p, left, component[k])
 
 
-@njit(cache=True, nogil=True)
 def draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta):
     """Draw component (B, LANES) and theta (B, D, LANES) of each client, given the population."""
     draw_components(x, precision, keys, number, log_weights, centres, roots, component)
@@ -248,7 +248,6 @@ def _added(n, x, precision, component, theta, varying, centres):
     return count, first, second, total, product, square, pull, cross
 
 
-@njit(cache=True, nogil=True)
 def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying, basis):
     """``Sums`` over Gaussian clients whose components and thetas are drawn given the population."""
     component, theta = np.zeros(keys.shape, dtype=np.int64), np.empty(x.shape)
@@ -298,14 +297,14 @@ def expectation(n, x, precision, log_weights, varying, centres, roots):
     room, log_p = scratch(d, r), np.empty((m + 1, LANES))
     solved, mean = np.empty((r * d, LANES)), np.empty((d, LANES))
     count, first, second, log_f = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r)), 0.0
-    u, p, w = np.empty((r, LANES)), np.empty(LANES), np.empty(LANES)
+    u, w = np.empty((r, LANES)), np.empty(LANES)
     for k in range(len(x)):
         here = min(LANES, n - k * LANES)
         _shares(x[k], precision[k], log_weights, mu, root, room, log_p)
         log_p[:m, here:] = 0.0
         log_f += log_p[m, :here].sum()
         for j in range(m):
-            p[:] = log_p[j]
+            p = log_p[j]
             if p.max() < 1e-12:
                 continue
             weigh(x[k], precision[k], mu[j], root[j], room, w)

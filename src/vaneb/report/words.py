@@ -102,17 +102,19 @@ def _wrong(share: float, count: int) -> str:
 
 
 def _extremes(shown: Shown, one: str, say) -> str:
-    """The clearest two on either side."""
+    """The two farthest out on either side, of those that differ."""
     said = []
-    for sign, probability, word in ((1, shown.flags.above, "highest"), (-1, shown.flags.below, "lowest")):
+    alone = np.count_nonzero(shown.flags.direction) == 1
+    for sign, word in ((1, "highest"), (-1, "lowest")):
         who = np.flatnonzero(shown.flags.direction == sign)
-        who = who[np.lexsort((-sign * shown.mean[who], -probability[who]))]
         who = who[np.argsort(-sign * shown.mean[who], kind="stable")][:2]
         if len(who):
             names = " and ".join(
                 f"{_called(shown.decisions.ids[k], one)} ({say(shown.mean[k])})" for k in who
             )
-            said.append(f"{word} {'is' if len(who) == 1 else 'are'} {names}")
+            said.append(
+                f"it is {names}" if alone else f"{word} of these {'is' if len(who) == 1 else 'are'} {names}"
+            )
     text = "; ".join(said)
     return f"{text[:1].upper()}{text[1:]}. " if text else ""
 

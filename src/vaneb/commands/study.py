@@ -12,6 +12,7 @@ import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
+from vaneb.drawing import check_format
 from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
 
@@ -82,8 +83,7 @@ def study(
     Run it again to resume, or to add replicates.
     """
     with told_to_user():
-        if form not in ("png", "svg", "pdf"):
-            raise InvalidOption(f"--format {form}: use png, svg or pdf")
+        check_format(form)
         numbers = {
             name: _numbers(text, f"--{name.replace('_', '-')}")
             for name, text in (("clients", clients), ("n_min", n_min))
@@ -103,10 +103,8 @@ def study(
             from vaneb.study.sweep import mode
 
             draw_prior(out / f"prior.{form}", mode(paper).prior)
-        elif scenario == Subject.THEORY:
-            _theory(out, form, replicates, workers, seed, numbers, quiet)
-        elif scenario == Subject.DENSITY:
-            _density(out, replicates, workers, seed, numbers, quiet)
+        elif rates:
+            _rates(scenario, out, form, replicates, workers, seed, numbers, quiet)
         else:
             names = None if estimators is None else [name.strip() for name in estimators.split(",")]
             _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, paper, quiet)
@@ -172,58 +170,34 @@ def _scenarios(
                 print(in_short(text, findings))
 
 
-def _theory(
-    out: Path, form: str, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
+def _rates(
+    subject: Subject,
+    out: Path,
+    form: str,
+    replicates: int,
+    workers: int,
+    seed: int,
+    numbers: dict[str, list[int]],
+    quiet: bool,
 ) -> None:
     from vaneb.files import write_atomically
+    from vaneb.study.density_study import DENSITY, as_markdown
+    from vaneb.study.rates import run_rates, slopes, slopes_as_markdown
     from vaneb.study.rows import read_rows
-    from vaneb.study.theory_study import CLIENTS, N, draw_theory, run_theory, slopes, slopes_as_markdown
+    from vaneb.study.theory_study import THEORY, draw_theory
 
-    path = out / "theory.csv"
-    _saved(
-        path,
-        quiet,
-        lambda progress: run_theory(
-            path,
-            replicates=replicates,
-            seed=seed,
-            workers=workers,
-            clients=numbers.get("clients", CLIENTS),
-            n=numbers.get("n_min", N),
-            progress=progress,
-        ),
-    )
+    path = out / f"{subject.value}.csv"
+    study = DENSITY if subject == Subject.DENSITY else THEORY
+    sizes = {"clients": numbers.get("clients", ()), "n": numbers.get("n_min", ())}
+    options = {"replicates": replicates, "seed": seed, "workers": workers, **sizes}
+    _saved(path, quiet, lambda progress: run_rates(study, path, **options, progress=progress))  # type: ignore[arg-type]
     rows = read_rows(path)
-    draw_theory(rows, out / f"theory.{form}")
-    table = slopes_as_markdown(slopes(rows))
-    write_atomically(out / "theory.md", (table + "\n").encode())
-    if not quiet:
-        print(table)
-
-
-def _density(
-    out: Path, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
-) -> None:
-    from vaneb.files import write_atomically
-    from vaneb.study.density_study import CLIENTS, N, as_markdown, run_density
-    from vaneb.study.rows import read_rows
-
-    path = out / "density.csv"
-    _saved(
-        path,
-        quiet,
-        lambda progress: run_density(
-            path,
-            replicates=replicates,
-            seed=seed,
-            workers=workers,
-            clients=numbers.get("clients", CLIENTS),
-            n=numbers.get("n_min", N),
-            progress=progress,
-        ),
-    )
-    table = as_markdown(read_rows(path))
-    write_atomically(out / "density.md", (table + "\n").encode())
+    if subject == Subject.THEORY:
+        draw_theory(rows, out / f"theory.{form}")
+        table = slopes_as_markdown(slopes(THEORY, rows))
+    else:
+        table = as_markdown(rows)
+    write_atomically(out / f"{subject.value}.md", (table + "\n").encode())
     if not quiet:
         print(table)
 

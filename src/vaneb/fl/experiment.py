@@ -31,7 +31,7 @@ from vaneb.fl.checkpoint import Checkpoint, StageFolder
 from vaneb.fl.code_version import code_version
 from vaneb.fl.config import Config, as_plain, fingerprint
 from vaneb.fl.data import ImageData, load_images
-from vaneb.fl.engine import Evaluation, RoundDone, Seat, Stage, evaluate, run_stage
+from vaneb.fl.engine import Evaluation, RoundDone, Stage, StageSeeds, evaluate, run_stage
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData, federate
 from vaneb.fl.methods import Method, build_method, check_options, expand
 from vaneb.fl.metrics import spread
@@ -229,7 +229,12 @@ class _StageRun:
     index: int
     folder: StageFolder
     algorithm: Algorithm
-    rounds_before: int
+    before: tuple[dict[str, Any], ...]
+    """The rounds of the stages before it, as checkpoints have them."""
+
+    @property
+    def rounds_before(self) -> int:
+        return sum(stage.rounds for stage in self.method.stages[: self.index])
 
     @property
     def stage(self) -> Stage:
@@ -240,8 +245,8 @@ class _StageRun:
         return self.index == len(self.method.stages) - 1
 
     @property
-    def seat(self) -> Seat:
-        return Seat(self.setting.config.seed, self.index)
+    def seeds(self) -> StageSeeds:
+        return StageSeeds(self.setting.config.seed, self.index)
 
 
 def _run_setting(
@@ -308,12 +313,13 @@ def _check_fits(network: Network, data: FederatedData, name: str) -> None:
 
 
 def _run_method(setting: _Setting, method: Method) -> None:
-    params, key, rounds_before = setting.start, "", 0
+    params, key = setting.start, ""
+    before: tuple[dict[str, Any], ...] = ()
     for index, stage in enumerate(method.stages):
         key = _stage_key(setting, key, stage, index)
         algorithm = build_algorithm(stage.algorithm, setting.network, stage.options)
         folder = StageFolder(setting.output / "stages" / key)
-        run = _StageRun(setting, method, index, folder, algorithm, rounds_before)
+        run = _StageRun(setting, method, index, folder, algorithm, before)
         about = {"title": f"{method.label}, {setting.title}", "seed": setting.config.seed, **as_plain(stage)}
         write_atomically(folder.folder / "stage.json", json.dumps(about, indent=1).encode())
         checkpoint = run_stage(
@@ -323,11 +329,11 @@ def _run_method(setting: _Setting, method: Method) -> None:
             folder,
             params,
             setting.config.data.clients,
-            run.seat,
+            run.seeds,
             on_round=_round_callback(run),
         )
         params = checkpoint.state.params
-        rounds_before += stage.rounds
+        before += checkpoint.history
         if run.is_last:
             _evaluate(run, checkpoint)
             if not setting.keep_client_states:
@@ -388,7 +394,7 @@ def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
         networks = networks_folder(setting.config, run.method, setting.output)
         make_folder(networks)
     found = evaluate(
-        run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seat, networks=networks
+        run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seeds, networks=networks
     )
     if networks is not None:
         _write_about(run, networks)
@@ -401,6 +407,7 @@ def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
 def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row]:
     config, algorithm = run.setting.config, run.algorithm
     own = {"balanced": "none", "matched": "added" if algorithm.adds_label_prior else "none"}
+    history = (*run.before, *checkpoint.history)
     rows = []
     for (protocol, prior), accuracy in found.accuracy.items():
         summary = spread(accuracy)
@@ -425,6 +432,9 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
                 worst_tenth=round(summary.worst_tenth, 3),
                 diverged=checkpoint.diverged + found.not_finite,
                 seconds=round(sum(entry["seconds"] for entry in checkpoint.history), 2),
+                cpu_seconds=round(sum(entry["cpu_seconds"] for entry in history), 2),
+                megabytes=round(sum(entry["bytes"] for entry in history) / 1e6, 3),
+                peak_megabytes=max((entry["peak_megabytes"] for entry in history), default=0.0),
             )
         )
     return rows

@@ -12,6 +12,7 @@ import os
 import signal
 import struct
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import IO, Any
@@ -51,7 +52,7 @@ def main() -> None:
 
     from vaneb.fl.federated_data import FederatedData
     from vaneb.fl.trees import pack, unpack
-    from vaneb.fl.workbench import Workbench
+    from vaneb.fl.workbench import Workbench, peak_megabytes
 
     torch.set_num_threads(1)
     try:
@@ -63,7 +64,9 @@ def main() -> None:
             task, inline = receive(tasks)
             message = unpack(task.pop("message"), buffer if inline is None else inline)
             try:
+                began = time.process_time()
                 reply, tree = bench.run(task, message)
+                reply |= {"cpu": time.process_time() - began, "peak": peak_megabytes()}
                 header, overflow = pack(tree, buffer)
                 send(answers, {**reply, "tree": header}, overflow)
             except VanebError as error:

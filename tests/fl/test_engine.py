@@ -71,7 +71,7 @@ def test_results_do_not_depend_on_the_number_of_workers(reference, tmp_path):
 
 
 def test_a_run_says_what_it_sent(reference):
-    """FedAvg sends the network to half of six clients and gets it back, three times; fine-tuned heads stay."""
+    """FedAvg sends the network to three of six clients and gets it back, three times; tuned heads stay."""
     rows = {row.method: row for row in read_rows(reference)}
     (state,) = reference.glob("stages/fedavg-*/state-*.npz")
     size = sum(value.numel() * 4 for value in load_tree(state)["params"].values()) / 1e6

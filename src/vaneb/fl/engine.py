@@ -58,17 +58,6 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class RoundDone:
-    """Told to the progress callback after every round."""
-
-    round: int
-    rounds: int
-    seconds: float
-    participants: int
-    diverged: int
-
-
-@dataclass(frozen=True)
 class StageSeeds:
     """Which stage of which run this is: what generators depend on besides round and client."""
 
@@ -97,7 +86,7 @@ def run_stage(
     start: Params,
     n_clients: int,
     seeds: StageSeeds,
-    on_round: Callable[[RoundDone, Checkpoint], None] | None = None,
+    on_round: Callable[[Checkpoint], None] | None = None,
 ) -> Checkpoint:
     """Run a stage from where it stands to its last round.
 
@@ -132,11 +121,10 @@ def run_stage(
                     "finite). Lower the learning rate."
                 )
             state, info = algorithm.server_update(checkpoint.state, outputs)
-            seconds = time.perf_counter() - began
             entry = {
                 "participants": len(clients),
                 "diverged": diverged,
-                "seconds": round(seconds, 3),
+                "seconds": round(time.perf_counter() - began, 3),
                 "cpu_seconds": round(time.process_time() - cpu + elsewhere, 3),
                 "bytes": sent + tensor_bytes({str(client): tree for client, tree in outputs.items()}),
                 "peak_megabytes": round(peak, 1),
@@ -145,8 +133,7 @@ def run_stage(
             checkpoint = Checkpoint(state, files, (*checkpoint.history, entry))
             folder.commit(checkpoint, info)
             if on_round is not None:
-                done = RoundDone(number + 1, stage.rounds, seconds, len(clients), len(diverged))
-                on_round(done, checkpoint)
+                on_round(checkpoint)
         return checkpoint
 
 
@@ -229,7 +216,6 @@ def evaluate(
     checkpoint: Checkpoint,
     n_clients: int,
     seeds: StageSeeds,
-    on_client: Callable[[], None] | None = None,
     networks: Path | None = None,
 ) -> Evaluation:
     """Personalise every client and test it under both protocols, with each treatment of its label prior.
@@ -242,7 +228,7 @@ def evaluate(
         jobs = personalised_jobs("evaluate", stage, algorithm, checkpoint, range(n_clients), folder, seeds)
         for task, _ in jobs if networks is not None else []:
             task["keep"] = f"{networks}/{task['clients'][0]}.npz"
-        replies = [reply for reply, _ in pool.map(jobs, on_client)]
+        replies = [reply for reply, _ in pool.map(jobs)]
     accuracy = {
         (protocol, prior): np.array([reply["accuracy"][f"{protocol}/{prior}"] for reply in replies])
         for protocol in PROTOCOLS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,11 @@ class WorkerPool:
         self._bench = Workbench(model, FederatedData.load(data_folder)) if workers == 0 else None
         self._workers = Workers(lambda: _Process(model, data_folder, buffer_bytes), workers)
 
-    def map(self, jobs: Sequence[Job], done: Callable[[], None] | None = None) -> Iterator[Job]:
-        """Replies to ``jobs``, in order; ``done`` is called as each arrives."""
+    def map(self, jobs: Sequence[Job]) -> Iterator[Job]:
+        """Replies to ``jobs``, in order."""
         if self._bench is not None:
-            replies: Iterable[Job] = (self._run_here(*job) for job in jobs)
-        else:
-            replies = self._workers.threads.map(self._run_there, jobs)
-        for reply in replies:
-            if done is not None:
-                done()
-            yield reply
+            return (self._run_here(*job) for job in jobs)
+        return self._workers.threads.map(self._run_there, jobs)
 
     def _run_here(self, task: Task, message: Tree) -> Job:
         assert self._bench is not None

@@ -28,13 +28,13 @@ def study_folder(folder: Path) -> Path:
 
 def theory_folder(folder: Path) -> Path:
     """Excess risks that fall as 1 / (n K) for vaneb, as 1 / n for local; Hellinger distances as 1 / K."""
-    with appending(folder / "theory.csv", theory_study.COLUMNS) as file:
+    with appending(folder / "theory.csv", theory_study.THEORY.columns) as file:
         for prior in theory_study.PRIORS:
             for sweep, clients, n in (("K", 50, 20), ("K", 200, 20), ("n", 200, 10), ("n", 200, 40)):
                 for replicate in range(2):
                     for name in ("vaneb", "local"):
                         own = name == "vaneb"
-                        row = dict.fromkeys(theory_study.COLUMNS)
+                        row = dict.fromkeys(theory_study.THEORY.columns)
                         row |= {"prior": prior, "sweep": sweep, "clients": clients, "n": n, "seed": 0}
                         row |= {"replicate": replicate, "estimator": name, "cpu_seconds": 1.0}
                         row |= {"excess": 1 / (n * clients) if own else 1 / n}

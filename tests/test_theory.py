@@ -158,16 +158,6 @@ def test_the_bound_says_where_it_holds() -> None:
         theory.discretisation_bound(limit, 2.0, 1.0, 3)
 
 
-def test_the_budget_spends_the_statistical_error() -> None:
-    budget = theory.discretisation_budget(10_000, diameter=4.0, smallest_variance=1.0, dimension=2)
-    loss = theory.discretisation_bound(budget.spacing, 4.0, 1.0, 2)
-    assert_allclose(loss, math.log(10_000) ** 3 / 10_000)
-    assert budget.atoms == (math.ceil(4.0 / budget.spacing) + 1) ** 2
-    assert theory.discretisation_budget(10**7, 4.0, 1.0, 2).spacing < budget.spacing
-    few = theory.discretisation_budget(10, 4.0, 1.0, 2)
-    assert few.spacing < theory.largest_spacing(4.0, 1.0, 2)
-
-
 # ---------------------------------------------------------------- fixed points
 
 
@@ -386,40 +376,3 @@ def test_the_risk_of_any_estimator_is_excess_plus_oracle() -> None:
     risk = theory.risk_decomposition(noisy, oracle, truth)
     assert_allclose(risk.total, risk.excess + risk.oracle + risk.cross)
     assert_allclose(risk, (2.0, 1.0, 1.0, 0.0), atol=0.03)
-
-
-# ---------------------------------------------------------------- rates
-
-
-def test_the_tail_vanishes_inside_and_counts_outside() -> None:
-    assert theory.tail_term(np.zeros(10), 100, 2, 1.0) == 0.0
-    # farther than M / 2: the smallest allowed moment is best
-    smallest = 3 / (2 * math.log(100))
-    assert_allclose(theory.tail_term(np.full(10, 2.0), 100, 2, 1.0), math.log(100) * 4**smallest)
-    # closer than M / 2: high moments make it negligible
-    assert theory.tail_term(np.full(10, 0.2), 100, 2, 1.0) < 1e-30
-    # the worst client counts
-    both = np.array([[0.2] * 10, [2.0] * 10])
-    assert_allclose(theory.tail_term(both, 100, 2, 1.0), theory.tail_term(both[1], 100, 2, 1.0))
-
-
-def test_an_interior_moment_is_found() -> None:
-    rng = np.random.default_rng(31)
-    distances = np.abs(rng.normal(size=5000))
-    q = np.linspace(3 / (2 * math.log(100)), 60, 20_000)
-    log_moments = np.array([np.log(np.mean((2 * distances / 6.0) ** each)) for each in q[::20]])
-    expected = math.log(100) * math.exp(log_moments.min())
-    assert_allclose(theory.tail_term(distances, 100, 2, 6.0), expected, rtol=1e-3)
-
-
-def test_rates() -> None:
-    m = theory.smallest_enlargement(2.0, 1000)
-    assert_allclose(m**2, 16 * math.log(math.e * 1000**2))
-    hellinger = theory.hellinger_rate(1000, 2, 5.0, m)
-    assert_allclose(hellinger, m**2 / 1000 * 5.0 * math.log(1000) ** 2)
-    assert_allclose(theory.hellinger_rate(1000, 2, 5.0, m, tail=0.5), hellinger + 0.5)
-    assert_allclose(theory.denoising_rate(1000, 40, 2, hellinger), math.log(1000) ** 3 / 40 * hellinger)
-    assert_allclose(theory.denoising_rate_of(7, 1000, 40, 2), 7 * math.log(1000) ** 6 / 40_000)
-    # more clients and more rows both help
-    assert theory.denoising_rate_of(7, 10**6, 40, 2) < theory.denoising_rate_of(7, 10**5, 40, 2)
-    assert theory.denoising_rate_of(7, 1000, 80, 2) < theory.denoising_rate_of(7, 1000, 40, 2)

@@ -62,6 +62,8 @@ def setting_tables(values: Values, data: str, setting: str) -> list[str]:
         ]
         lines.append(f"| {METHODS[method][0]} | {len(found[method, 'balanced'])} | {' | '.join(cells)} |")
     for step in GLM:
+        if (step, PROTOCOLS[0]) not in found:
+            continue
         lines += [
             "",
             f"{METHODS[step][0]} less the other, paired by seed:",
@@ -70,10 +72,15 @@ def setting_tables(values: Values, data: str, setting: str) -> list[str]:
             "|---|---:|---|---:|---|",
         ]
         for other in OTHERS:
+            if (other, PROTOCOLS[0]) not in found:
+                continue
             cells = []
             for protocol in PROTOCOLS:
                 gain, error = paired(found[step, protocol], found[other, protocol])
-                cells += [f"{gain:+.2f} ± {error:.2f}", verdict(gain, error, len(found[step, protocol]))]
+                cells += [
+                    f"{gain:+.2f} ± {error:.2f}",
+                    verdict(gain, error, len(found[step, protocol].keys() & found[other, protocol].keys())),
+                ]
             lines.append(f"| {METHODS[other][0]} | {' | '.join(cells)} |")
     pairs = [paired(found["vaneb_la_smooth", protocol], found[TWIN, protocol]) for protocol in PROTOCOLS]
     words = ", ".join(

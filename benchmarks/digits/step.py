@@ -1,7 +1,7 @@
 """What the empirical Bayes step is worth: VANEB-GLM beside its twins without it, the controls and an oracle.
 
     python benchmarks/digits/step.py [--data digits|mnist] [--seeds 5] [--setting default sizes groups]
-                                     [--data-dir DATA] [--work runs/step]
+                                     [--method NAME ...] [--data-dir DATA] [--work runs/step]
     python benchmarks/digits/step.py --render
 
 Settings: the default of ``vaneb train``, clients of very different sizes (1:50), and three groups in which
@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,25 +63,28 @@ def measured(federated, folder: Path, method: str, protocol: str) -> tuple[np.nd
     return np.array(accuracy), calibration_error(np.concatenate(probability), np.concatenate(right))
 
 
-def one(data: str, setting: str, seed: int, data_dir: Path | None, work: Path) -> list[dict]:
+def one(
+    data: str, setting: str, seed: int, method: str, data_dir: Path | None, work: Path
+) -> Iterator[dict[str, Any]]:
+    """Rows of a method, both protocols; stages and networks that are there are used again."""
     config = default_config(data)
-    config = replace(config, seed=seed, methods=METHOD_NAMES, data=replace(config.data, **DATA[setting]))
+    config = replace(
+        config, seed=seed, methods=("fedavg", method), data=replace(config.data, **DATA[setting])
+    )
     images = load_images(data, data_dir)
     folder = work / f"{data}-{setting}-{seed}"
-    run = run_experiment(config, folder, images=images, keep_networks=True)
-    codes = {row.method: row.code for row in run}
+    codes = {
+        row.method: row.code for row in run_experiment(config, folder, images=images, keep_networks=True)
+    }
     federated = federate_setting(config, images)
-    rows = []
     for protocol in PROTOCOLS:
         plain, _ = measured(federated, folder, "fedavg", protocol)
-        for method in METHOD_NAMES:
-            accuracy, ece = measured(federated, folder, method, protocol)
-            worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean()
-            numbers = (100 * accuracy.mean(), 100 * worst, 100 * (accuracy < plain).mean(), 100 * ece)
-            texts = [f"{number:.3f}" for number in numbers]
-            values = (data, setting, seed, method, protocol, *texts, codes[METHODS[method][0]])
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
-    return rows
+        accuracy, ece = measured(federated, folder, method, protocol)
+        worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean()
+        numbers = (100 * accuracy.mean(), 100 * worst, 100 * (accuracy < plain).mean(), 100 * ece)
+        texts = [f"{number:.3f}" for number in numbers]
+        values = (data, setting, seed, method, protocol, *texts, codes[METHODS[method][0]])
+        yield dict(zip(COLUMNS, values, strict=True))
 
 
 def main() -> None:
@@ -86,6 +92,7 @@ def main() -> None:
     flags.add_argument("--data", default="digits")
     flags.add_argument("--seeds", type=int, default=5)
     flags.add_argument("--setting", nargs="+", default=list(DATA))
+    flags.add_argument("--method", nargs="+", default=list(METHOD_NAMES))
     flags.add_argument("--data-dir", type=Path)
     flags.add_argument("--work", type=Path, default=Path("runs/step"))
     flags.add_argument("--render", action="store_true", help="only write the page of what is there")
@@ -93,15 +100,15 @@ def main() -> None:
     torch.set_num_threads(1)
     if not FILE.exists():
         FILE.write_text(",".join(COLUMNS) + "\n")
-    for seed in range(0 if asked.render else asked.seeds):
-        for setting in asked.setting:
-            done = {(row["data"], row["setting"], int(row["seed"])) for row in read()}
-            if (asked.data, setting, seed) in done:
-                continue
-            rows = one(asked.data, setting, seed, asked.data_dir, asked.work)
-            with open(FILE, "a", newline="") as file:
-                csv.DictWriter(file, COLUMNS, lineterminator="\n").writerows(rows)
-            print(f"{asked.data}, {setting}, seed {seed}: done", flush=True)
+    cells = itertools.product(range(0 if asked.render else asked.seeds), asked.setting, asked.method)
+    for seed, setting, method in cells:
+        key = {"data": asked.data, "setting": setting, "seed": str(seed), "method": method}
+        if any(key.items() <= row.items() for row in read()):
+            continue
+        rows = list(one(asked.data, setting, seed, method, asked.data_dir, asked.work))
+        with open(FILE, "a", newline="") as file:
+            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerows(rows)
+        print(f"{asked.data}, {setting}, seed {seed}, {METHODS[method][0]}: done", flush=True)
     render(read(), read(HERE / "oracle_digits.csv"))
 
 

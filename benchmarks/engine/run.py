@@ -216,7 +216,7 @@ MEASURES = {
 
 def compare_processor_time(batches: list[int], rounds: int, repeats: int) -> None:
     """Print samples per second of processor time."""
-    from vaneb.worker_environment import WORKER
+    from vaneb.worker_processes import WORKER
 
     for batch in batches:
         plain, worker = 0.0, 0.0

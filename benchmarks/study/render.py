@@ -12,11 +12,12 @@ from vaneb.files import write_atomically
 from vaneb.study import density_study, statements
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.figures import draw_sweeps
+from vaneb.study.rates import slopes, slopes_as_markdown
 from vaneb.study.rows import read_rows
 from vaneb.study.scenarios import SCENARIOS
 from vaneb.study.sweep import Cell, cells
 from vaneb.study.tables import Rows, Summary, as_markdown, lead, summarise
-from vaneb.study.theory_study import draw_theory, slopes, slopes_as_markdown
+from vaneb.study.theory_study import THEORY, draw_theory
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -37,7 +38,8 @@ def main() -> None:
     theory = read_rows(RESULTS / "theory.csv")
     if theory:
         draw_theory(theory, RESULTS / "theory.png")
-        parts.append(f"## Rates\n\n![rates](results/theory.png)\n\n{slopes_as_markdown(slopes(theory))}")
+        rates = slopes_as_markdown(slopes(THEORY, theory))
+        parts.append(f"## Rates\n\n![rates](results/theory.png)\n\n{rates}")
     page = (HERE / "README.md").read_text(encoding="utf-8")
     page = _filled(page, "results", "\n\n".join(parts))
     paper = read_rows(RESULTS / "paper.csv")

@@ -12,7 +12,7 @@ from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ServerState
 from vaneb.fl.algorithms import ALGORITHMS, build_algorithm
 from vaneb.fl.network import load_params, logits, read_params
-from vaneb.fl.trees import is_finite, load_tree, save_tree
+from vaneb.fl.trees import is_finite, leaves, load_tree, save_tree
 from vaneb.fl.workers import one_torch_thread
 
 COHORTS = ["fedavg_ft", "mean_heads", "vaneb_ft", "vaneb_la"]
@@ -140,6 +140,7 @@ def test_a_cohort_is_its_clients(name, network):
     for k, (output, state) in enumerate(together):
         alone = algorithm.client_update(message, CLIENTS[k], {}, np.random.default_rng([7, k]))
         for one, other in ((output, alone[0]), (state, alone[1])):
+            one, other = dict(leaves(one)), dict(leaves(other))
             assert one.keys() == other.keys()
             for key in one:
                 np.testing.assert_allclose(one[key], other[key], rtol=1e-4, atol=1e-6)

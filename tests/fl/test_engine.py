@@ -22,7 +22,7 @@ from vaneb.errors import InvalidOption
 from vaneb.fl import algorithms
 from vaneb.fl.code_version import code_version
 from vaneb.fl.config import config_from, read_config
-from vaneb.fl.engine import Seat, Stage, participants
+from vaneb.fl.engine import Stage, StageSeeds, participants
 from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.experiment import run_experiment
 from vaneb.fl.methods import METHODS, build_method, expand
@@ -43,12 +43,17 @@ def small(**changes):
     return config_from({**SMALL, **changes})
 
 
+def _without_costs(row):
+    """What a computer's load does not change."""
+    return replace(row, seconds=0.0, cpu_seconds=0.0, peak_megabytes=0.0)
+
+
 def bits(output: Path) -> dict[str, bytes]:
     """Every final state of the server, and the results without the times."""
     content = {
         str(path.relative_to(output)): path.read_bytes() for path in output.glob("stages/*/state-*.npz")
     }
-    rows = [replace(row, seconds=0.0) for row in read_rows(output)]
+    rows = [_without_costs(row) for row in read_rows(output)]
     return {**content, "results": repr(rows).encode()}
 
 
@@ -63,6 +68,17 @@ def test_results_do_not_depend_on_the_number_of_workers(reference, tmp_path):
     """In this process or on two others; one worker is in ``test_a_model_and_an_algorithm_of_ones_own``."""
     run_experiment(small(), tmp_path, workers=2)
     assert bits(tmp_path) == bits(reference)
+
+
+def test_a_run_says_what_it_sent(reference):
+    """FedAvg sends the network to three of six clients and gets it back, three times; tuned heads stay."""
+    rows = {row.method: row for row in read_rows(reference)}
+    (state,) = reference.glob("stages/fedavg-*/state-*.npz")
+    size = sum(value.numel() * 4 for value in load_tree(state)["params"].values()) / 1e6
+    assert rows["FedAvg"].megabytes == pytest.approx(3 * 3 * 2 * size, abs=1e-3)
+    assert rows["FedAvg+FT"].megabytes == pytest.approx((3 * 3 * 2 + 6) * size, abs=1e-3)
+    assert rows["FedAvg+FT"].cpu_seconds >= rows["FedAvg"].cpu_seconds > 0
+    assert rows["FedAvg"].peak_megabytes > 50
 
 
 def test_shared_stages_are_run_once(reference):
@@ -227,13 +243,13 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 
 
 def test_participants_are_a_tenth_and_vary():
-    rounds = [participants(Seat(0, 0), t, 100, 0.1) for t in range(20)]
+    rounds = [participants(StageSeeds(0, 0), t, 100, 0.1) for t in range(20)]
     assert all(len(set(chosen)) == 10 and chosen == sorted(chosen) for chosen in rounds)
     assert len({tuple(chosen) for chosen in rounds}) == 20
-    assert participants(Seat(0, 0), 0, 100, 1.0) == list(range(100))
-    assert len(participants(Seat(0, 0), 0, 3, 0.1)) == 1
+    assert participants(StageSeeds(0, 0), 0, 100, 1.0) == list(range(100))
+    assert len(participants(StageSeeds(0, 0), 0, 3, 0.1)) == 1
     # 0.29 * 100 is 28.999...: the share asked for counts, not its rounding error.
-    assert len(participants(Seat(0, 0), 0, 100, 0.29)) == 29
+    assert len(participants(StageSeeds(0, 0), 0, 100, 0.29)) == 29
 
 
 def test_stages_are_checked():
@@ -262,8 +278,8 @@ def test_client_states_are_dropped_when_done_with(tmp_path):
     (tmp_path / "results.csv").unlink()
     # The stage is run again, to the same end.
     run_experiment(config, tmp_path)
-    again = [replace(row, seconds=0.0) for row in read_rows(tmp_path)]
-    assert again == [replace(row, seconds=0.0) for row in before]
+    again = [_without_costs(row) for row in read_rows(tmp_path)]
+    assert again == [_without_costs(row) for row in before]
 
 
 def test_stages_and_rows_of_other_code_are_not_used(tmp_path, monkeypatch):

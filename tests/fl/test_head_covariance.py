@@ -15,7 +15,7 @@ from vaneb.errors import InvalidOption
 from vaneb.fl import head_covariance
 from vaneb.fl.head_covariance import head_variances, parameter_variances
 from vaneb.fl.head_training import softmax_residuals
-from vaneb.fl.network import features, head_matrix, read_params
+from vaneb.fl.network import features, head_matrix, network_from, read_params
 
 
 def dense(gradients: torch.Tensor, damping: float) -> torch.Tensor:
@@ -105,3 +105,33 @@ def test_without_information_the_variance_is_that_of_the_damping():
 def test_damping_must_be_positive(damping):
     with pytest.raises(InvalidOption, match="damping"):
         head_variances(torch.randn(4, 3), torch.randn(4, 5), damping)
+
+
+def test_layers_that_cannot_be_mapped_over_rows_are_done_row_by_row():
+    torch.manual_seed(0)
+
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.below, self.out = torch.nn.GRU(4, 3, batch_first=True), torch.nn.Linear(3, 3)
+
+        def forward(self, rows):
+            return self.out(self.below(rows[:, None])[1][0])
+
+    network, data = network_from(Recurrent(), "out"), tiny_client(0, 5)
+    moving = [network.tensors[name] for name in network.trainable_names]
+    rows = [
+        torch.cat(
+            [
+                g.double().reshape(-1)
+                for g in torch.autograd.grad(
+                    functional.cross_entropy(network.module(data.images[i : i + 1]), data.labels[i : i + 1]),
+                    moving,
+                )
+            ]
+        )
+        for i in range(5)
+    ]
+    found = parameter_variances(network, data, 0.1)
+    flat = torch.cat([found[name].reshape(-1) for name in network.trainable_names])
+    torch.testing.assert_close(flat, dense(torch.stack(rows), 0.1), rtol=1e-5, atol=0)

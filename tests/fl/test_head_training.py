@@ -22,9 +22,7 @@ def test_it_is_gradient_descent_on_the_head():
     """The same as training the network with only its head free, batch for batch."""
     network, data = tiny_network(), tiny_client(1, 10)
     start = read_params(network)
-    heads, _, _ = fine_tune_heads(
-        network, head_matrix(network, start), [data], [np.random.default_rng(4)], **OPTIONS
-    )
+    heads, _, _ = fine_tune_heads(network, start, [data], [np.random.default_rng(4)], **OPTIONS)
     sgd_epochs(network, data, np.random.default_rng(4), names=network.head_names, **OPTIONS)
     torch.testing.assert_close(heads[0], head_matrix(network, read_params(network)), rtol=1e-4, atol=1e-6)
 
@@ -63,7 +61,7 @@ def test_adjusted_residuals_are_those_of_the_adjusted_loss():
     load_params(network, read_params(network))
     heads, seen, residuals = fine_tune_heads(
         network,
-        head_matrix(network, read_params(network)),
+        read_params(network),
         [data],
         [np.random.default_rng(0)],
         adjusted=True,

@@ -212,6 +212,8 @@ def test_tables_as_text_markdown_and_csv():
     assert len(lines) == 5
     assert {line["best"] for line in lines if line["method"] == "VANEB-FT (direct)"} == {"1"}
     assert evaluated_models(ROWS)[1] == "FedAvg: the server's network, in short; round 50 (the last)"
+    costs = [replace(row, cpu_seconds=60.0, megabytes=5.0, peak_megabytes=400.0 + row.seed) for row in ROWS]
+    assert evaluated_models(costs)[1].endswith("(the last); 60.0 CPU seconds, 5.00 MB sent, 401 MB of memory")
 
 
 def test_other_numbers_are_set_beside_ours(tmp_path):

@@ -21,7 +21,7 @@ from vaneb import InvalidOption
 from vaneb.fl.checkpoint import StageFolder
 from vaneb.fl.config import Config, config_from
 from vaneb.fl.data import load_images
-from vaneb.fl.engine import Seat, personalised_jobs
+from vaneb.fl.engine import StageSeeds, personalised_jobs
 from vaneb.fl.experiment import federate_setting, model_of, run_experiment
 from vaneb.fl.methods import build_method
 from vaneb.fl.trees import load_tree
@@ -84,13 +84,13 @@ def engines_networks(config: Config, images, folder: Path) -> list[dict]:
     """Every client's personalised network, by the engine in one process."""
     run_experiment(config, folder, images=images, keep_client_states=True)
     method = build_method(config.methods[0], config)
-    stage, seat = method.stages[-1], Seat(config.seed, len(method.stages) - 1)
+    stage, seeds = method.stages[-1], StageSeeds(config.seed, len(method.stages) - 1)
     # The last of the stages that the engine has run.
     stages = sorted((folder / "stages").glob("*/stage.json"), key=lambda path: path.stat().st_mtime_ns)
     last = StageFolder(stages[-1].parent)
     bench = Workbench(model_of(config), federate_setting(config, images))
     algorithm = bench.algorithm(stage.algorithm, stage.options)
-    jobs = personalised_jobs("evaluate", stage, algorithm, last.read(), range(4), last, seat)
+    jobs = personalised_jobs("evaluate", stage, algorithm, last.read(), range(4), last, seeds)
     with one_torch_thread():
         return [bench.personalized(task, message) for task, message in jobs]
 

@@ -12,15 +12,15 @@ from vaneb.errors import InvalidOption
 from vaneb.reports import Reports
 from vaneb.study.density_study import (
     CENTRES,
+    DENSITY,
     ESTIMATORS,
     SPREAD,
     WaveVariance,
-    _slopes,
     as_markdown,
     density_rows,
     fine_prior,
-    run_density,
 )
+from vaneb.study.rates import run_rates
 from vaneb.study.rows import read_rows
 from vaneb.theory import covariance_bounds
 
@@ -75,29 +75,14 @@ def test_rows_keep_what_the_theory_proves():
 
 def test_it_runs_and_resumes_and_says_its_rates(tmp_path):
     path = tmp_path / "density.csv"
-    run_density(path, replicates=1, clients=(8, 16), n=(5, 6))
+    run_rates(DENSITY, path, replicates=1, clients=(8, 16), n=(5, 6))
     rows = read_rows(path)
     assert len(rows) == 4 * 3
     before = path.read_bytes()
     cut = before[: before.rstrip().rfind(b"\n") + 1]
     path.write_bytes(cut)
-    run_density(path, replicates=1, clients=(8, 16), n=(5, 6))
+    run_rates(DENSITY, path, replicates=1, clients=(8, 16), n=(5, 6))
     assert [r["risk"] for r in read_rows(path)] == [r["risk"] for r in rows]
     assert "| excess | local | n |" in as_markdown(rows)
     with pytest.raises(InvalidOption, match="two values or more"):
-        run_density(path, replicates=1, clients=(10,))
-
-
-def test_slopes_of_known_powers():
-    rows = [
-        {
-            "estimator": "npmle",
-            "sweep": "K",
-            "replicate": str(r),
-            "clients": str(k),
-            "excess": str((1 + r) / k),
-        }
-        for r in range(2)
-        for k in (10, 100, 1000)
-    ]
-    assert_allclose(_slopes(rows, "excess", "npmle", "K", "clients"), [-1, -1])
+        run_rates(DENSITY, path, replicates=1, clients=(10,))

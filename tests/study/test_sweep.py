@@ -18,9 +18,10 @@ from typer.testing import CliRunner, Result
 from vaneb.commands.study import study
 from vaneb.errors import InvalidOption
 from vaneb.study import tables
+from vaneb.study.rates import Slope, run_rates, slopes, slopes_as_markdown
 from vaneb.study.rows import appending, read_rows
 from vaneb.study.sweep import COLUMNS, Cell, cells, generator, measure, replicate_rows, run_sweep
-from vaneb.study.theory_study import Slope, run_theory, slopes, slopes_as_markdown
+from vaneb.study.theory_study import THEORY
 from vaneb.study.workers import WorkerLost, run_jobs
 
 CELLS = [Cell("quadratic", 12, 5), Cell("poisson", 8, 5)]
@@ -224,7 +225,7 @@ def test_slopes_of_known_powers():
                 {**common, "estimator": "vaneb", "excess": str(factor / k), "hellinger": str(k**-0.5)}
             )
             rows.append({**common, "estimator": "local", "excess": "0.5", "hellinger": ""})
-    found = {(s.measure, s.estimator): s for s in slopes(rows)}
+    found = {(s.measure, s.estimator): s for s in slopes(THEORY, rows)}
     assert found["excess", "vaneb"].value == pytest.approx(-1)
     assert found["excess", "vaneb"].error == pytest.approx(0, abs=1e-12)
     assert found["excess", "local"].value == pytest.approx(0, abs=1e-12)
@@ -234,7 +235,7 @@ def test_slopes_of_known_powers():
 
 def test_theory_runs_and_resumes(tmp_path):
     path = tmp_path / "theory.csv"
-    run_theory(path, replicates=1, clients=(8, 16), n=(5, 6))
+    run_rates(THEORY, path, replicates=1, clients=(8, 16), n=(5, 6))
     rows = read_rows(path)
     assert len(rows) == 2 * 4 * 2  # priors, places, estimators
     for each in rows:
@@ -242,11 +243,11 @@ def test_theory_runs_and_resumes(tmp_path):
         if each["estimator"] == "vaneb":
             assert 0 <= float(each["hellinger"]) <= 1
     before = path.read_bytes()
-    run_theory(path, replicates=1, clients=(8, 16), n=(5, 6))
+    run_rates(THEORY, path, replicates=1, clients=(8, 16), n=(5, 6))
     assert path.read_bytes() == before
-    assert all(isinstance(s, Slope) for s in slopes(rows))
+    assert all(isinstance(s, Slope) for s in slopes(THEORY, rows))
     with pytest.raises(InvalidOption, match="two values or more"):
-        run_theory(path, replicates=1, clients=(10,))
+        run_rates(THEORY, path, replicates=1, clients=(10,))
 
 
 # ---------------------------------------------------------------- the command

@@ -22,14 +22,13 @@ def compare(
 ) -> None:
     """Draw the accuracies of training runs, and the fitted priors."""
     with told_to_user():
-        from vaneb.errors import InvalidOption
+        from vaneb.drawing import check_format
         from vaneb.files import make_folder
         from vaneb.fl.errors import MissingData
         from vaneb.fl.figures import draw_client_scaling, draw_prior, read_head_priors
         from vaneb.fl.results import read_rows
 
-        if form not in ("png", "svg", "pdf"):
-            raise InvalidOption(f"--format {form}: use png, svg or pdf.")
+        check_format(form)
         make_folder(out)
         rows = [row for folder in folders for row in read_rows(folder)]
         draw_client_scaling(rows, out / f"client_scaling.{form}", method or ())

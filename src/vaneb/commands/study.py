@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
 from vaneb.commands.page import PageOption, check_page
+from vaneb.drawing import check_format
 from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
 
@@ -82,8 +83,7 @@ def study(
     Run it again to resume, or to add replicates.
     """
     with told_to_user():
-        if form not in ("png", "svg", "pdf"):
-            raise InvalidOption(f"--format {form}: use png, svg or pdf")
+        check_format(form)
         numbers = {
             name: _numbers(text, f"--{name.replace('_', '-')}")
             for name, text in (("clients", clients), ("n_min", n_min))
@@ -98,18 +98,17 @@ def study(
         if scenario == Subject.DENSITY and report is not None:
             raise InvalidOption("--report does not go with density: its table is density.md in the folder")
         make_folder(out)
+        asked = Request(out, form, replicates, workers, seed, numbers, quiet)
         if scenario == Subject.PRIOR:
             from vaneb.study.figures import draw_prior
             from vaneb.study.sweep import mode
 
             draw_prior(out / f"prior.{form}", mode(paper).prior)
-        elif scenario == Subject.THEORY:
-            _theory(out, form, replicates, workers, seed, numbers, quiet)
-        elif scenario == Subject.DENSITY:
-            _density(out, replicates, workers, seed, numbers, quiet)
+        elif rates:
+            _rates(asked, scenario)
         else:
             names = None if estimators is None else [name.strip() for name in estimators.split(",")]
-            _scenarios(scenario, out, form, sweep, replicates, workers, seed, names, numbers, paper, quiet)
+            _scenarios(asked, scenario, sweep, names, paper)
         if report is not None:
             from vaneb.report import curves_content, study_content, write_page
 
@@ -117,54 +116,59 @@ def study(
             write_page(report, content)
 
 
-def _scenarios(
-    scenario: Subject,
-    out: Path,
-    form: str,
-    sweep: Sweep,
-    replicates: int,
-    workers: int,
-    seed: int,
-    names: list[str] | None,
-    numbers: dict[str, list[int]],
-    paper: bool,
-    quiet: bool,
-) -> None:
-    from vaneb.files import write_atomically
+class Request(NamedTuple):
+    """What all subjects are asked."""
+
+    out: Path
+    form: str
+    replicates: int
+    workers: int
+    seed: int
+    numbers: dict[str, list[int]]
+    quiet: bool
+
+    def run(self, path: Path, work: Callable[..., None], **options: Any) -> None:
+        """Do ``work``; an interrupt ends the command with what is saved and how to go on."""
+        from vaneb.study.rows import read_rows
+
+        common = {"replicates": self.replicates, "seed": self.seed, "workers": self.workers}
+        try:
+            with _progress(self.quiet) as progress:
+                work(path=path, **common, **options, progress=progress)
+        except KeyboardInterrupt:
+            complain(
+                f"interrupted: {len(read_rows(path))} rows are saved in {path}; the same command resumes."
+            )
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+    def write(self, name: str, text: str) -> None:
+        from vaneb.files import write_atomically
+
+        write_atomically(self.out / name, (text.rstrip() + "\n").encode())
+
+
+def _scenarios(asked: Request, scenario: Subject, sweep: Sweep, names: list[str] | None, paper: bool) -> None:
     from vaneb.study.figures import draw_sweeps
     from vaneb.study.rows import read_rows
     from vaneb.study.scenarios import SCENARIOS
     from vaneb.study.sweep import cells, run_sweep
     from vaneb.study.tables import as_table
 
-    path = out / ("paper.csv" if paper else "replicates.csv")
+    path = asked.out / ("paper.csv" if paper else "replicates.csv")
     chosen = list(SCENARIOS) if scenario == Subject.ALL else [scenario.value]
-    wanted = cells(chosen, sweep.value, **numbers)
-    _saved(
-        path,
-        quiet,
-        lambda progress: run_sweep(
-            path,
-            wanted,
-            replicates=replicates,
-            estimators=names,
-            seed=seed,
-            workers=workers,
-            progress=progress,
-            paper=paper,
-        ),
-    )
+    wanted = cells(chosen, sweep.value, **asked.numbers)
+    asked.run(path, run_sweep, wanted=wanted, estimators=names, paper=paper)
     rows = read_rows(path)
     prefix = "paper-" if paper else ""
     for each in sorted({row["scenario"] for row in rows}):
-        draw_sweeps(rows, each, out / f"{prefix}{each}.{form}")
+        draw_sweeps(rows, each, asked.out / f"{prefix}{each}.{asked.form}")
     for suffix, kind in (("md", "markdown"), ("csv", "csv")):
-        write_atomically(out / f"{prefix}table.{suffix}", (as_table(rows, kind).rstrip() + "\n").encode())
+        asked.write(f"{prefix}table.{suffix}", as_table(rows, kind))
     if paper:
         from vaneb.study.statements import as_markdown, in_short, verdicts
 
-        write_atomically(out / "paper-statements.md", (as_markdown(rows) + "\n").encode())
-    if not quiet:
+        asked.write("paper-statements.md", as_markdown(rows))
+    if not asked.quiet:
         print(as_table([row for row in rows if row["scenario"] in chosen]))
         if paper:
             print()
@@ -172,72 +176,25 @@ def _scenarios(
                 print(in_short(text, findings))
 
 
-def _theory(
-    out: Path, form: str, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
-) -> None:
-    from vaneb.files import write_atomically
+def _rates(asked: Request, subject: Subject) -> None:
+    from vaneb.study.density_study import DENSITY, as_markdown
+    from vaneb.study.rates import run_rates, slopes, slopes_as_markdown
     from vaneb.study.rows import read_rows
-    from vaneb.study.theory_study import CLIENTS, N, draw_theory, run_theory, slopes, slopes_as_markdown
+    from vaneb.study.theory_study import THEORY, draw_theory
 
-    path = out / "theory.csv"
-    _saved(
-        path,
-        quiet,
-        lambda progress: run_theory(
-            path,
-            replicates=replicates,
-            seed=seed,
-            workers=workers,
-            clients=numbers.get("clients", CLIENTS),
-            n=numbers.get("n_min", N),
-            progress=progress,
-        ),
-    )
+    path = asked.out / f"{subject.value}.csv"
+    study = DENSITY if subject == Subject.DENSITY else THEORY
+    sizes = {"clients": asked.numbers.get("clients", ()), "n": asked.numbers.get("n_min", ())}
+    asked.run(path, run_rates, study=study, **sizes)
     rows = read_rows(path)
-    draw_theory(rows, out / f"theory.{form}")
-    table = slopes_as_markdown(slopes(rows))
-    write_atomically(out / "theory.md", (table + "\n").encode())
-    if not quiet:
+    if subject == Subject.THEORY:
+        draw_theory(rows, asked.out / f"theory.{asked.form}")
+        table = slopes_as_markdown(slopes(THEORY, rows))
+    else:
+        table = as_markdown(rows)
+    asked.write(f"{subject.value}.md", table)
+    if not asked.quiet:
         print(table)
-
-
-def _density(
-    out: Path, replicates: int, workers: int, seed: int, numbers: dict[str, list[int]], quiet: bool
-) -> None:
-    from vaneb.files import write_atomically
-    from vaneb.study.density_study import CLIENTS, N, as_markdown, run_density
-    from vaneb.study.rows import read_rows
-
-    path = out / "density.csv"
-    _saved(
-        path,
-        quiet,
-        lambda progress: run_density(
-            path,
-            replicates=replicates,
-            seed=seed,
-            workers=workers,
-            clients=numbers.get("clients", CLIENTS),
-            n=numbers.get("n_min", N),
-            progress=progress,
-        ),
-    )
-    table = as_markdown(read_rows(path))
-    write_atomically(out / "density.md", (table + "\n").encode())
-    if not quiet:
-        print(table)
-
-
-def _saved(path: Path, quiet: bool, work: Callable[[Progress], None]) -> None:
-    """Do ``work``; an interrupt ends the command with what is saved and how to go on."""
-    from vaneb.study.rows import read_rows
-
-    try:
-        with _progress(quiet) as progress:
-            work(progress)
-    except KeyboardInterrupt:
-        complain(f"interrupted: {len(read_rows(path))} rows are saved in {path}; the same command resumes.")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 @contextlib.contextmanager

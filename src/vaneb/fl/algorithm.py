@@ -1,5 +1,7 @@
 """A federated algorithm is a value made of pure functions.
 
+A client trains what the server sends it, the server turns what comes back into what it sends next:
+
     init(params, rng)                                   -> ServerState
     broadcast(state, client)                            -> message
     client_update(message, data, client_state, rng)     -> output, client_state
@@ -16,9 +18,11 @@ would send it, not the server's state.  State is what the next step needs, info 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from vaneb.fl.trees import Tree
@@ -67,21 +71,73 @@ class ServerState:
 
 Outputs = Mapping[int, Tree]
 """What the clients of a round returned, by client, in ascending order."""
+Rng = np.random.Generator
 
-Init = Callable[[Params, np.random.Generator], ServerState]
+Init = Callable[[Params, Rng], ServerState]
 Broadcast = Callable[[ServerState, int], Tree]
-ClientUpdate = Callable[[Tree, ClientData, Tree, np.random.Generator], tuple[Tree, Tree]]
+ClientUpdate = Callable[[Tree, ClientData, Tree, Rng], tuple[Tree, Tree]]
 ServerUpdate = Callable[[ServerState, Outputs], tuple[ServerState, Tree]]
-Personalize = Callable[[Tree, Tree, ClientData, np.random.Generator], Params]
+Personalize = Callable[[Tree, Tree, ClientData, Rng], Params]
 Predict = Callable[[Params, ClientData, Tensor], Tensor]
-CohortUpdate = Callable[
-    [Tree, Sequence[ClientData], Sequence[Tree], Sequence[np.random.Generator]], list[tuple[Tree, Tree]]
-]
+CohortUpdate = Callable[[Tree, Sequence[ClientData], Sequence[Tree], Sequence[Rng]], list[tuple[Tree, Tree]]]
+
+
+# ---------------------------------------------------------------- what FedAvg does, and most others too
+
+
+def start_from(params: Params, rng: Rng) -> ServerState:
+    """The server starts with the parameters it is given and nothing else."""
+    return ServerState(params)
+
+
+def send_params(state: ServerState, client: int) -> Tree:
+    """Every client receives the shared network."""
+    return {"params": state.params}
+
+
+def keep_received(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+    """Every client uses the shared network as it is."""
+    return message["params"]
+
+
+def weighted_average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
+    """sum_k w_k theta_k / sum_k w_k, name by name, summed in the order given."""
+    total = float(sum(weights))
+    average = {name: torch.zeros_like(value) for name, value in parts[0].items()}
+    for part, weight in zip(parts, weights, strict=True):
+        for name, value in part.items():
+            average[name].add_(value, alpha=weight / total)
+    return average
+
+
+def average_of(outputs: Outputs, key: str) -> Params:
+    """sum_k n_k theta_k / sum_k n_k over what the clients returned under ``key``."""
+    return weighted_average([out[key] for out in outputs.values()], [out["n"] for out in outputs.values()])
+
+
+def average_into_params(key: str) -> ServerUpdate:
+    """The average of what clients returned under ``key``; parameters that they do not return stay."""
+
+    def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
+        return replace(state, params=state.params | average_of(outputs, key), round=state.round + 1), {}
+
+    return server_update
+
+
+#: FedAvg's: theta <- sum_k n_k theta_k / sum_k n_k.
+average_params = average_into_params("params")
+
+
+def count_round(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
+    """The server learns nothing."""
+    return replace(state, round=state.round + 1), {}
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """Five functions, and what a table must say about them.
+
+    What is left out is as in FedAvg.
 
     Parameters
     ----------
@@ -102,13 +158,22 @@ class Algorithm:
         they are not the network's logits.
     """
 
-    init: Init
-    broadcast: Broadcast
     client_update: ClientUpdate
-    server_update: ServerUpdate
-    personalize: Personalize
-    evaluated: str
+    evaluated: str = "the server's network, the same for every client"
+    init: Init = start_from
+    broadcast: Broadcast = send_params
+    server_update: ServerUpdate = average_params
+    personalize: Personalize = keep_received
     cohort_update: CohortUpdate | None = None
     adds_label_prior: bool = False
     personalize_matched: Personalize | None = None
     predict: Predict | None = None
+
+
+def of_cohorts(cohort_update: CohortUpdate, **parts: Any) -> Algorithm:
+    """An algorithm that updates many clients at once, and one client as a cohort of one."""
+
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        return cohort_update(message, [data], [client_state], [rng])[0]
+
+    return Algorithm(client_update, cohort_update=cohort_update, **parts)

@@ -12,18 +12,20 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 from vaneb.errors import InvalidOption
 from vaneb.files import absent
 
 
-def _require(section: str, name: str, value: Any, ok: bool, need: str) -> None:
-    if not ok:
-        raise InvalidOption(f"[{section}] {name} = {value!r}: must be {need}.")
+class Must(NamedTuple):
+    """What the value of an option must be, in words and as a test."""
+
+    be: str
+    holds: Callable[[Any], bool]
 
 
 def _is_count(value: Any, least: int = 0) -> bool:
@@ -31,53 +33,61 @@ def _is_count(value: Any, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _whole(section: str, name: str, value: Any, least: int) -> None:
-    _require(section, name, value, _is_count(value, least), f"a whole number of at least {least}")
+def _number(be: str, within: Callable[[float], bool]) -> Must:
+    return Must(be, lambda x: isinstance(x, int | float) and not isinstance(x, bool) and within(x))
 
 
-def _positive(section: str, name: str, value: Any) -> None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-    _require(section, name, value, ok, "a positive number")
+Natural = Annotated[int, Must("a whole number of at least 0", _is_count)]
+Count = Annotated[int, Must("a whole number of at least 1", lambda x: _is_count(x, 1))]
+Positive = Annotated[float, _number("a positive number", lambda x: 0 < x < float("inf"))]
+Share = Annotated[float, _number("a share above 0 and at most 1", lambda x: 0 < x <= 1)]
+Part = Annotated[float, _number("a share between 0 and 1", lambda x: 0 < x < 1)]
+Ratio = Annotated[float, _number("a number, 1 for clients of one size", lambda x: 1 <= x < float("inf"))]
+Strength = Annotated[float, _number("a number from 0 (none) to 3", lambda x: 0 <= x <= 3)]
+Text = Annotated[str, Must("a text in quotes", lambda x: isinstance(x, str))]
+Layer = Annotated[str | None, Must("the name of a layer, in quotes", lambda x: isinstance(x, str | None))]
+Table = Annotated[
+    dict[str, Any], Must("a section: options = { hidden = 32 }", lambda x: isinstance(x, Mapping))
+]
+
+
+class Section:
+    """A section of the file, whose values must be what their types say."""
+
+    name_in_file: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for option, kind in get_type_hints(type(self), include_extras=True).items():
+            for must in getattr(kind, "__metadata__", ()):
+                value = getattr(self, option)
+                if not must.holds(value):
+                    raise InvalidOption(f"[{self.name_in_file}] {option} = {value!r}: must be {must.be}.")
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataConfig(Section):
     """[data]: which images, and how they are divided among clients; or, with ``path``, data of one's own."""
 
-    name: str = "digits"
-    clients: int = 20
-    alpha: float = 0.1
-    shift: float = 1.0
-    total: int = 1100
-    test_per_client: int = 50
-    size_ratio: float = 1.0
-    """Images of the largest client for one of the smallest."""
-    label_groups: int = 1
-    """Groups of clients in which labels mean different things."""
-    path: str = ""
-    """Data of one's own, divided already: a folder of clients, LEAF's JSON or a table (``own_data``)."""
-    client: str = "client"
-    """Column of a table that says whose a row is."""
-    label: str = "label"
-    """Column of a table that is to be predicted."""
-    test_share: float = 0.2
-    """Rows held out of each client that brings no test rows of its own."""
+    name_in_file = "data"
 
-    def __post_init__(self) -> None:
-        for name in ("path", "client", "label"):
-            text = isinstance(getattr(self, name), str)
-            _require("data", name, getattr(self, name), text, "a text in quotes")
-        share = isinstance(self.test_share, float) and 0 < self.test_share < 1
-        _require("data", "test_share", self.test_share, share, "a share between 0 and 1")
-        _whole("data", "clients", self.clients, 1)
-        _positive("data", "alpha", self.alpha)
-        number = isinstance(self.shift, int | float) and 0 <= self.shift <= 3
-        _require("data", "shift", self.shift, number, "a number from 0 (none) to 3")
-        _whole("data", "total", self.total, 1)
-        _whole("data", "test_per_client", self.test_per_client, 1)
-        ratio = isinstance(self.size_ratio, int | float) and 1 <= self.size_ratio < float("inf")
-        _require("data", "size_ratio", self.size_ratio, ratio, "a number, 1 for clients of one size")
-        _whole("data", "label_groups", self.label_groups, 1)
+    name: str = "digits"
+    clients: Count = 20
+    alpha: Positive = 0.1
+    shift: Strength = 1.0
+    total: Count = 1100
+    test_per_client: Count = 50
+    size_ratio: Ratio = 1.0
+    """Images of the largest client for one of the smallest."""
+    label_groups: Count = 1
+    """Groups of clients in which labels mean different things."""
+    path: Text = ""
+    """Data of one's own, divided already: a folder of clients, LEAF's JSON or a table (``own_data``)."""
+    client: Text = "client"
+    """Column of a table that says whose a row is."""
+    label: Text = "label"
+    """Column of a table that is to be predicted."""
+    test_share: Part = 0.2
+    """Rows held out of each client that brings no test rows of its own."""
 
     @property
     def title(self) -> str:
@@ -90,70 +100,51 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
     """[model]: the network; by default the one made for the data set."""
 
-    name: str = ""
-    head: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    name_in_file = "model"
 
-    def __post_init__(self) -> None:
-        _require("model", "name", self.name, isinstance(self.name, str), "a name in quotes")
-        named = self.head is None or isinstance(self.head, str)
-        _require("model", "head", self.head, named, "the name of a layer, in quotes")
-        section = isinstance(self.options, Mapping)
-        _require("model", "options", self.options, section, "a section: options = { hidden = 32 }")
+    name: Text = ""
+    head: Layer = None
+    options: Table = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Section):
     """[training]: what all federated methods have in common."""
 
-    rounds: int = 20
-    participation: float = 0.5
-    local_epochs: int = 2
-    batch_size: int = 10
-    learning_rate: float = 0.1
+    name_in_file = "training"
 
-    def __post_init__(self) -> None:
-        _whole("training", "rounds", self.rounds, 1)
-        share = isinstance(self.participation, int | float) and 0 < self.participation <= 1
-        _require("training", "participation", self.participation, share, "a share above 0 and at most 1")
-        _whole("training", "local_epochs", self.local_epochs, 1)
-        _whole("training", "batch_size", self.batch_size, 1)
-        _positive("training", "learning_rate", self.learning_rate)
+    rounds: Count = 20
+    participation: Share = 0.5
+    local_epochs: Count = 2
+    batch_size: Count = 10
+    learning_rate: Positive = 0.1
 
 
 @dataclass(frozen=True)
-class FineTuningConfig:
+class FineTuningConfig(Section):
     """[fine_tuning]: after federated training, at each client."""
 
-    epochs: int = 10
-    batch_size: int = 10
-    learning_rate: float = 0.05
+    name_in_file = "fine_tuning"
 
-    def __post_init__(self) -> None:
-        _whole("fine_tuning", "epochs", self.epochs, 1)
-        _whole("fine_tuning", "batch_size", self.batch_size, 1)
-        _positive("fine_tuning", "learning_rate", self.learning_rate)
+    epochs: Count = 10
+    batch_size: Count = 10
+    learning_rate: Positive = 0.05
 
 
 @dataclass(frozen=True)
-class VanebConfig:
+class VanebConfig(Section):
     """[vaneb]: the empirical Bayes step."""
 
-    atoms: int = 10
-    damping: float = 0.1
-    iterations: int = 20
-    every: int = 5
-    prior_count: float = 10.0
+    name_in_file = "vaneb"
 
-    def __post_init__(self) -> None:
-        _whole("vaneb", "atoms", self.atoms, 1)
-        _positive("vaneb", "damping", self.damping)
-        _whole("vaneb", "iterations", self.iterations, 0)
-        _whole("vaneb", "every", self.every, 1)
-        _positive("vaneb", "prior_count", self.prior_count)
+    atoms: Count = 10
+    damping: Positive = 0.1
+    iterations: Natural = 20
+    every: Count = 5
+    prior_count: Positive = 10.0
 
 
 GRID_FIELDS = ("alpha", "shift", "clients", "seed")
@@ -226,12 +217,9 @@ def read_config(path: Path) -> Config:
     return config_from(content, str(path))
 
 
-_SECTIONS = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "training": TrainingConfig,
-    "fine_tuning": FineTuningConfig,
-    "vaneb": VanebConfig,
+_SECTIONS: dict[str, Any] = {
+    kind.name_in_file: kind
+    for kind in (DataConfig, ModelConfig, TrainingConfig, FineTuningConfig, VanebConfig)
 }
 
 
@@ -259,7 +247,7 @@ def _section(name: str, value: Any, source: str) -> Any:
     kind = _SECTIONS[name]
     if not isinstance(value, Mapping):
         raise InvalidOption(f"{source}: [{name}] must be a section of its own.")
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    known = {item.name for item in fields(kind)}
     unknown = sorted(set(value) - known)
     if unknown:
         raise InvalidOption(f"{source}: [{name}] {unknown[0]} is not known. Use {', '.join(sorted(known))}.")

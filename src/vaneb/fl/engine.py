@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, Params, ServerState
+from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.checkpoint import Checkpoint, StageFolder
 from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.federated_data import PROTOCOLS
-from vaneb.fl.trees import Tree, leaves
-from vaneb.fl.workbench import PRIORS, Task
+from vaneb.fl.trees import Tree, leaves, tensor_bytes
+from vaneb.fl.workbench import PRIORS, Task, peak_megabytes
 from vaneb.fl.workers import Job, WorkerPool, one_torch_thread
 
 #: Clients in one task of an algorithm that updates many at once; fixed, so that blocks do not depend on
@@ -58,34 +58,23 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class RoundDone:
-    """Told to the progress callback after every round."""
-
-    round: int
-    rounds: int
-    seconds: float
-    participants: int
-    diverged: int
-
-
-@dataclass(frozen=True)
-class Seat:
+class StageSeeds:
     """Which stage of which run this is: what generators depend on besides round and client."""
 
     seed: int
     index: int
 
-    def generator_seed(self, purpose: int, round_number: int = 0, client: int = 0) -> list[int]:
+    def of(self, purpose: int, round_number: int = 0, client: int = 0) -> list[int]:
         return [self.seed, purpose, self.index, round_number, client]
 
     def generator(self, purpose: int, round_number: int = 0) -> np.random.Generator:
-        return np.random.default_rng(self.generator_seed(purpose, round_number))
+        return np.random.default_rng(self.of(purpose, round_number))
 
 
-def participants(seat: Seat, round_number: int, n_clients: int, participation: float) -> list[int]:
+def participants(seeds: StageSeeds, round_number: int, n_clients: int, participation: float) -> list[int]:
     """The clients of a round, ascending: max(1, floor(q K)) of them, the same for every algorithm."""
     size = max(1, int(participation * n_clients + 1e-9))
-    chosen = seat.generator(_PARTICIPANTS, round_number).choice(n_clients, size, replace=False)
+    chosen = seeds.generator(_PARTICIPANTS, round_number).choice(n_clients, size, replace=False)
     return sorted(int(k) for k in chosen)
 
 
@@ -96,8 +85,8 @@ def run_stage(
     folder: StageFolder,
     start: Params,
     n_clients: int,
-    seat: Seat,
-    on_round: Callable[[RoundDone, Checkpoint], None] | None = None,
+    seeds: StageSeeds,
+    on_round: Callable[[Checkpoint], None] | None = None,
 ) -> Checkpoint:
     """Run a stage from where it stands to its last round.
 
@@ -110,36 +99,41 @@ def run_stage(
     with one_torch_thread():
         checkpoint = folder.read()
         if checkpoint is None:
-            checkpoint = Checkpoint(algorithm.init(start, seat.generator(_SERVER)), {}, ())
+            checkpoint = Checkpoint(algorithm.init(start, seeds.generator(_SERVER)), {}, ())
         for number in range(checkpoint.state.round, stage.rounds):
-            began = time.perf_counter()
-            clients = participants(seat, number, n_clients, stage.participation)
-            jobs = _update_jobs(stage, algorithm, checkpoint, clients, folder, seat)
+            began, cpu = time.perf_counter(), time.process_time()
+            clients = participants(seeds, number, n_clients, stage.participation)
+            jobs = _update_jobs(stage, algorithm, checkpoint, clients, folder, seeds)
             outputs: dict[int, Tree] = {}
             diverged: list[int] = []
             files = dict(checkpoint.client_files)
+            sent = sum(tensor_bytes(message) * len(task["clients"]) for task, message in jobs)
+            elsewhere, peak = 0.0, peak_megabytes()
             for reply, tree in pool.map(jobs):
                 outputs.update({int(client): output for client, output in tree.items()})
                 diverged += reply["diverged"]
                 files.update({k: folder.client_file(k, number + 1) for k in reply["written"]})
+                # Clients of a federation do not tell what they spend.
+                elsewhere, peak = elsewhere + reply.get("cpu", 0.0), max(peak, reply.get("peak", 0.0))
             if not outputs:
                 raise TrainingFailed(
                     f"{stage.algorithm}, round {number + 1}: every client diverged (its parameters are not "
                     "finite). Lower the learning rate."
                 )
             state, info = algorithm.server_update(checkpoint.state, outputs)
-            seconds = time.perf_counter() - began
             entry = {
                 "participants": len(clients),
                 "diverged": diverged,
-                "seconds": round(seconds, 3),
+                "seconds": round(time.perf_counter() - began, 3),
+                "cpu_seconds": round(time.process_time() - cpu + elsewhere, 3),
+                "bytes": sent + tensor_bytes({str(client): tree for client, tree in outputs.items()}),
+                "peak_megabytes": round(peak, 1),
                 **{path: leaf for path, leaf in leaves(info) if isinstance(leaf, int | float)},
             }
             checkpoint = Checkpoint(state, files, (*checkpoint.history, entry))
             folder.commit(checkpoint, info)
             if on_round is not None:
-                done = RoundDone(number + 1, stage.rounds, seconds, len(clients), len(diverged))
-                on_round(done, checkpoint)
+                on_round(checkpoint)
         return checkpoint
 
 
@@ -149,30 +143,20 @@ def _update_jobs(
     checkpoint: Checkpoint,
     clients: Sequence[int],
     folder: StageFolder,
-    seat: Seat,
+    seeds: StageSeeds,
 ) -> list[Job]:
+    """Jobs for the clients of a round, several in one where the algorithm updates many at once."""
     size = COHORT if algorithm.cohort_update is not None else 1
+    number = checkpoint.state.round
     jobs = []
     for first in range(0, len(clients), size):
         block = clients[first : first + size]
-        number = checkpoint.state.round
-        task: Task = {
-            "do": "update",
-            **_task(stage, checkpoint, block, folder),
-            "seeds": [seat.generator_seed(_UPDATE, number, k) for k in block],
-            "new_states": [folder.path(folder.client_file(k, number + 1)) for k in block],
-        }
+        task = _task(
+            "update", stage, checkpoint, block, folder, [seeds.of(_UPDATE, number, k) for k in block]
+        )
+        task["new_states"] = [folder.path(folder.client_file(k, number + 1)) for k in block]
         jobs.append((task, algorithm.broadcast(checkpoint.state, block[0])))
     return jobs
-
-
-def _task(stage: Stage, checkpoint: Checkpoint, clients: Sequence[int], folder: StageFolder) -> Task:
-    files = [checkpoint.client_files.get(k) for k in clients]
-    return {
-        "algorithm": [stage.algorithm, stage.options],
-        "clients": list(clients),
-        "states": [None if file is None else folder.path(file) for file in files],
-    }
 
 
 def personalised_jobs(
@@ -182,21 +166,32 @@ def personalised_jobs(
     checkpoint: Checkpoint,
     clients: Sequence[int],
     folder: StageFolder,
-    seat: Seat,
+    seeds: StageSeeds,
 ) -> list[Job]:
     """One job for each client, to ``do`` something with its personalised network."""
-    state: ServerState = checkpoint.state
+    state = checkpoint.state
+    drawn = {k: [seeds.of(_PERSONALIZE, state.round, k)] for k in clients}
     return [
-        (
-            {
-                "do": do,
-                **_task(stage, checkpoint, [k], folder),
-                "seeds": [seat.generator_seed(_PERSONALIZE, state.round, k)],
-            },
-            algorithm.broadcast(state, k),
-        )
-        for k in clients
+        (_task(do, stage, checkpoint, [k], folder, drawn[k]), algorithm.broadcast(state, k)) for k in clients
     ]
+
+
+def _task(
+    do: str,
+    stage: Stage,
+    checkpoint: Checkpoint,
+    clients: Sequence[int],
+    folder: StageFolder,
+    seeds: list[list[int]],
+) -> Task:
+    files = [checkpoint.client_files.get(k) for k in clients]
+    return {
+        "do": do,
+        "algorithm": [stage.algorithm, stage.options],
+        "clients": list(clients),
+        "states": [None if file is None else folder.path(file) for file in files],
+        "seeds": seeds,
+    }
 
 
 @dataclass(frozen=True)
@@ -220,8 +215,7 @@ def evaluate(
     folder: StageFolder,
     checkpoint: Checkpoint,
     n_clients: int,
-    seat: Seat,
-    on_client: Callable[[], None] | None = None,
+    seeds: StageSeeds,
     networks: Path | None = None,
 ) -> Evaluation:
     """Personalise every client and test it under both protocols, with each treatment of its label prior.
@@ -231,10 +225,10 @@ def evaluate(
     networks : folder to keep every client's network in.
     """
     with one_torch_thread():
-        jobs = personalised_jobs("evaluate", stage, algorithm, checkpoint, range(n_clients), folder, seat)
+        jobs = personalised_jobs("evaluate", stage, algorithm, checkpoint, range(n_clients), folder, seeds)
         for task, _ in jobs if networks is not None else []:
             task["keep"] = f"{networks}/{task['clients'][0]}.npz"
-        replies = [reply for reply, _ in pool.map(jobs, on_client)]
+        replies = [reply for reply, _ in pool.map(jobs)]
     accuracy = {
         (protocol, prior): np.array([reply["accuracy"][f"{protocol}/{prior}"] for reply in replies])
         for protocol in PROTOCOLS

@@ -31,7 +31,7 @@ from vaneb.fl.checkpoint import Checkpoint, StageFolder
 from vaneb.fl.code_version import code_version
 from vaneb.fl.config import Config, as_plain, fingerprint
 from vaneb.fl.data import ImageData, load_images
-from vaneb.fl.engine import Evaluation, RoundDone, Seat, Stage, evaluate, run_stage
+from vaneb.fl.engine import Evaluation, Stage, StageSeeds, evaluate, run_stage
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData, federate
 from vaneb.fl.methods import Method, build_method, check_options, expand
 from vaneb.fl.metrics import spread
@@ -93,6 +93,7 @@ def run_experiment(
     names = expand(config.methods)
     check_options(config)
     make_folder(output)
+    wishes = _Wishes(output, workers, keep_client_states, keep_networks, on_progress)
     rows: list[Row] = []
     source: Source | None = images
     if config.data.path:
@@ -104,9 +105,7 @@ def run_experiment(
             todo = [method for method in methods if not _is_done(setting, method, output, keep_networks)]
             if todo:
                 source = source or load_images(setting.data.name, data_dir)
-                _run_setting(
-                    setting, todo, source, output, workers, keep_client_states, keep_networks, on_progress
-                )
+                _run_setting(setting, todo, source, wishes)
             for method in methods:
                 rows += rows_of(setting, method, output)
     return rows
@@ -197,18 +196,26 @@ def buffer_bytes(params: Params) -> int:
 
 
 @dataclass(frozen=True)
+class _Wishes:
+    """What a run was asked for besides its configuration."""
+
+    output: Path
+    workers: int
+    keep_client_states: bool
+    keep_networks: bool
+    on_progress: OnProgress | None
+
+
+@dataclass(frozen=True)
 class _Setting:
     """What all methods of a setting share while they run."""
 
     config: Config
-    output: Path
+    wishes: _Wishes
     network: Network
     start: Params
     digest: str
     pool: WorkerPool
-    keep_client_states: bool
-    keep_networks: bool
-    on_progress: OnProgress | None
     names: Sequence[str]
     classes: Sequence[Any]
 
@@ -229,7 +236,8 @@ class _StageRun:
     index: int
     folder: StageFolder
     algorithm: Algorithm
-    rounds_before: int
+    before: tuple[dict[str, Any], ...]
+    """The rounds of the stages before it, as checkpoints have them."""
 
     @property
     def stage(self) -> Stage:
@@ -240,41 +248,26 @@ class _StageRun:
         return self.index == len(self.method.stages) - 1
 
     @property
-    def seat(self) -> Seat:
-        return Seat(self.setting.config.seed, self.index)
+    def seeds(self) -> StageSeeds:
+        return StageSeeds(self.setting.config.seed, self.index)
+
+    def round_of_method(self, checkpoint: Checkpoint) -> int:
+        """Rounds over all stages."""
+        return sum(stage.rounds for stage in self.method.stages[: self.index]) + checkpoint.state.round
 
 
-def _run_setting(
-    config: Config,
-    methods: list[Method],
-    images: Source,
-    output: Path,
-    workers: int,
-    keep_client_states: bool,
-    keep_networks: bool,
-    on_progress: OnProgress | None,
-) -> None:
+def _run_setting(config: Config, methods: list[Method], images: Source, wishes: _Wishes) -> None:
     model = model_of(config)
     network = build_network(**model)
     start = read_params(network)
     data = federate_setting(config, images)
     _check_fits(network, data, model["name"])
-    folder = output / "data" / fingerprint([as_plain(config.data), config.seed])
+    folder = wishes.output / "data" / fingerprint([as_plain(config.data), config.seed])
     data.save(folder)
     try:
-        with WorkerPool(workers, model, folder, buffer_bytes(start)) as pool:
-            setting = _Setting(
-                config,
-                output,
-                network,
-                start,
-                data.digest(),
-                pool,
-                keep_client_states,
-                keep_networks,
-                on_progress,
-                *_names_of(images, data),
-            )
+        with WorkerPool(wishes.workers, model, folder, buffer_bytes(start)) as pool:
+            names = _names_of(images, data)
+            setting = _Setting(config, wishes, network, start, data.digest(), pool, *names)
             for method in methods:
                 _run_method(setting, method)
     finally:
@@ -308,12 +301,13 @@ def _check_fits(network: Network, data: FederatedData, name: str) -> None:
 
 
 def _run_method(setting: _Setting, method: Method) -> None:
-    params, key, rounds_before = setting.start, "", 0
+    params, key = setting.start, ""
+    before: tuple[dict[str, Any], ...] = ()
     for index, stage in enumerate(method.stages):
         key = _stage_key(setting, key, stage, index)
         algorithm = build_algorithm(stage.algorithm, setting.network, stage.options)
-        folder = StageFolder(setting.output / "stages" / key)
-        run = _StageRun(setting, method, index, folder, algorithm, rounds_before)
+        folder = StageFolder(setting.wishes.output / "stages" / key)
+        run = _StageRun(setting, method, index, folder, algorithm, before)
         about = {"title": f"{method.label}, {setting.title}", "seed": setting.config.seed, **as_plain(stage)}
         write_atomically(folder.folder / "stage.json", json.dumps(about, indent=1).encode())
         checkpoint = run_stage(
@@ -323,14 +317,14 @@ def _run_method(setting: _Setting, method: Method) -> None:
             folder,
             params,
             setting.config.data.clients,
-            run.seat,
+            run.seeds,
             on_round=_round_callback(run),
         )
         params = checkpoint.state.params
-        rounds_before += stage.rounds
+        before += checkpoint.history
         if run.is_last:
             _evaluate(run, checkpoint)
-            if not setting.keep_client_states:
+            if not setting.wishes.keep_client_states:
                 folder.drop_client_states()
 
 
@@ -342,19 +336,20 @@ def _stage_key(setting: _Setting, before: str, stage: Stage, index: int) -> str:
     return f"{stage.algorithm.replace(':', '.')}-{fingerprint(content)}"
 
 
-def _round_callback(run: _StageRun) -> Callable[[RoundDone, Checkpoint], None]:
+def _round_callback(run: _StageRun) -> Callable[[Checkpoint], None]:
     """Tells the progress of a stage, and evaluates it in between if that is asked for."""
     began, rounds_run = time.perf_counter(), 0
-    every = run.setting.config.evaluate_every
+    config, rounds = run.setting.config, run.stage.rounds
 
-    def on_round(done: RoundDone, checkpoint: Checkpoint) -> None:
+    def on_round(checkpoint: Checkpoint) -> None:
         nonlocal rounds_run
         rounds_run += 1
-        per_round = (time.perf_counter() - began) / rounds_run
-        _tell(run, checkpoint, per_round * (done.rounds - done.round))
-        if run.is_last and every and done.round % every == 0 and done.round < done.rounds:
-            known = {row.round for row in rows_of(run.setting.config, run.method, run.setting.output)}
-            if run.rounds_before + done.round not in known:
+        number = checkpoint.state.round
+        _tell(run, checkpoint, (time.perf_counter() - began) / rounds_run * (rounds - number))
+        every = config.evaluate_every
+        if run.is_last and every and number % every == 0 and number < rounds:
+            known = {row.round for row in rows_of(config, run.method, run.setting.wishes.output)}
+            if run.round_of_method(checkpoint) not in known:
                 _evaluate(run, checkpoint)
 
     return on_round
@@ -363,7 +358,7 @@ def _round_callback(run: _StageRun) -> Callable[[RoundDone, Checkpoint], None]:
 def _tell(
     run: _StageRun, checkpoint: Checkpoint, seconds_left: float, accuracy: dict[str, float] | None = None
 ) -> None:
-    if run.setting.on_progress is None:
+    if run.setting.wishes.on_progress is None:
         return
     progress = Progress(
         setting=run.setting.title,
@@ -376,7 +371,7 @@ def _tell(
         diverged=checkpoint.diverged,
         accuracy=accuracy,
     )
-    run.setting.on_progress(progress)
+    run.setting.wishes.on_progress(progress)
 
 
 def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
@@ -384,23 +379,24 @@ def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
     setting = run.setting
     clients = setting.config.data.clients
     networks = None
-    if setting.keep_networks and checkpoint.state.round == run.stage.rounds:
-        networks = networks_folder(setting.config, run.method, setting.output)
+    if setting.wishes.keep_networks and checkpoint.state.round == run.stage.rounds:
+        networks = networks_folder(setting.config, run.method, setting.wishes.output)
         make_folder(networks)
     found = evaluate(
-        run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seat, networks=networks
+        run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seeds, networks=networks
     )
     if networks is not None:
         _write_about(run, networks)
     rows = _rows(run, checkpoint, found)
     _write_record(run, rows[0].config, found)
-    append_rows(setting.output / RESULTS, rows)
+    append_rows(setting.wishes.output / RESULTS, rows)
     _tell(run, checkpoint, 0.0, {row.protocol: row.mean for row in rows if row.own})
 
 
 def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row]:
     config, algorithm = run.setting.config, run.algorithm
     own = {"balanced": "none", "matched": "added" if algorithm.adds_label_prior else "none"}
+    history = (*run.before, *checkpoint.history)
     rows = []
     for (protocol, prior), accuracy in found.accuracy.items():
         summary = spread(accuracy)
@@ -412,7 +408,7 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
                 shift=0.0 if config.data.path else config.data.shift,
                 method=run.method.label,
                 evaluated=algorithm.evaluated,
-                round=run.rounds_before + checkpoint.state.round,
+                round=run.round_of_method(checkpoint),
                 last=checkpoint.state.round == run.stage.rounds,
                 protocol=protocol,
                 prior=prior,
@@ -425,6 +421,9 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
                 worst_tenth=round(summary.worst_tenth, 3),
                 diverged=checkpoint.diverged + found.not_finite,
                 seconds=round(sum(entry["seconds"] for entry in checkpoint.history), 2),
+                cpu_seconds=round(sum(entry["cpu_seconds"] for entry in history), 2),
+                megabytes=round(sum(entry["bytes"] for entry in history) / 1e6, 3),
+                peak_megabytes=max((entry["peak_megabytes"] for entry in history), default=0.0),
             )
         )
     return rows
@@ -450,7 +449,7 @@ def _write_about(run: _StageRun, folder: Path) -> None:
 
 def _write_record(run: _StageRun, config: str, found: Evaluation) -> None:
     """Beside the results file: what the fingerprint stands for, and the accuracy of every client."""
-    output = run.setting.output
+    output = run.setting.wishes.output
     for folder in ("configs", "clients"):
         (output / folder).mkdir(exist_ok=True)
     text = json.dumps(_method_content(run.setting.config, run.method), indent=1)

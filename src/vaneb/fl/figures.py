@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.drawing import legend_on_the_right, pyplot, save
 from vaneb.errors import InvalidOption
 from vaneb.fl.errors import MissingData
 from vaneb.fl.results import Row
@@ -72,7 +73,7 @@ def principal_plane(points: Array) -> tuple[Array, Array]:
 def draw_prior(prior: HeadPrior, path: Path) -> None:
     """Heads, atoms and posterior heads in the plane of the heads' first two principal components, the
     atoms' masses, and how concentrated each client's responsibilities are."""
-    plt = _pyplot()
+    plt = pyplot()
     centre, plane = principal_plane(prior.reported)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6))
     for points, style in (
@@ -92,7 +93,7 @@ def draw_prior(prior: HeadPrior, path: Path) -> None:
     middle.set(xlabel="atom", ylabel="mass", title="mass of the atoms", ylim=(0, 1))
     right.hist(prior.responsibilities.max(1), bins=20, range=(0, 1), color="tab:blue")
     right.set(xlabel="largest responsibility of a client", ylabel="clients", title="concentration")
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_client_scaling(rows: Sequence[Row], path: Path, methods: Sequence[str] = ()) -> None:
@@ -109,7 +110,7 @@ def draw_client_scaling(rows: Sequence[Row], path: Path, methods: Sequence[str] 
     if not shown:
         raise InvalidOption(f"none of {', '.join(methods)} is in the results: {', '.join(panels[0].cells)}.")
     settings = sorted({column[:3] for column in panels[0].columns})
-    plt = _pyplot()
+    plt = pyplot()
     figure, axes = plt.subplots(
         len(panels), len(settings), figsize=(4.6 * len(settings) + 2, 7), squeeze=False, sharex=True
     )
@@ -130,15 +131,7 @@ def draw_client_scaling(rows: Sequence[Row], path: Path, methods: Sequence[str] 
             axis.set_xticks(ticks, [str(tick) for tick in ticks])
             axis.minorticks_off()
             axis.grid(alpha=0.3)
-    # A method may be missing from some panels; the legend has it all the same.
-    found = {
-        label: handle
-        for axis in axes.flat
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    named = [name for name in shown if name in found]
-    figure.legend([found[name] for name in named], named, loc="center right", fontsize=8)
-    _save(figure, path, right=1 - 2 / (4.6 * len(settings) + 2))
+    save(figure, path, right=legend_on_the_right(figure, axes, shown, width=2))
 
 
 def _styles(methods: Sequence[str], plt: Any) -> dict[str, dict[str, Any]]:
@@ -155,23 +148,3 @@ def _styles(methods: Sequence[str], plt: Any) -> dict[str, dict[str, Any]]:
             "markersize": 5,
         }
     return styles
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingData("figures need matplotlib. pip install 'vaneb[plots]'.") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _save(figure: Any, path: Path, right: float = 1.0) -> None:
-    from vaneb.files import replacing
-
-    figure.tight_layout(rect=(0, 0, right, 1))
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=150)
-    _pyplot().close(figure)

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from vaneb.fl.algorithm import ClientData
 from vaneb.fl.network import Network
-from vaneb.fl.training import check_positive
+from vaneb.fl.training import check_positive, gradients
 
 #: Bytes that a block of per-sample gradients may take.
 GRADIENT_BYTES = 256 << 20
@@ -106,7 +106,7 @@ class _PerSampleGradients:
             scores = functional_call(network.module, params, (image.unsqueeze(0),))
             return functional.cross_entropy(scores, label.unsqueeze(0))
 
-        self._each = vmap(grad(loss), in_dims=(None, 0, 0))
+        self._network, self._each = network, vmap(grad(loss), in_dims=(None, 0, 0))
         self.size = sum(value.numel() for value in self._moving.values())
         self._like = next(iter(self._moving.values()))
         rows = max(1, min(len(data), GRADIENT_BYTES // (self._like.element_size() * self.size)))
@@ -131,9 +131,21 @@ class _PerSampleGradients:
         for start in range(0, count, ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, count)
             some = slice(rows.start + start, rows.start + stop)
-            parts = self._each(self._moving, self._data.images[some].contiguous(), self._data.labels[some])
+            images, labels = self._data.images[some].contiguous(), self._data.labels[some]
+            try:
+                parts = self._each(self._moving, images, labels)
+            except RuntimeError:  # a layer that cannot be mapped over rows, as recurrent ones cannot
+                parts = self._row_by_row(images, labels)
             torch.cat([parts[name].flatten(1) for name in self._moving], dim=1, out=out[start:stop])
         return out
+
+    def _row_by_row(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        moving = [self._network.tensors[name] for name in self._moving]
+        rows = [
+            gradients(self._network, image[None], label[None], moving)
+            for image, label in zip(images, labels, strict=True)
+        ]
+        return dict(zip(self._moving, map(torch.stack, zip(*rows, strict=True)), strict=True))
 
 
 def _gram_matrix(gradients: _PerSampleGradients) -> Tensor:

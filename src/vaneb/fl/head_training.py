@@ -13,15 +13,16 @@ Letters: K clients, n rows (of the largest), F features with the one, C classes,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from vaneb.fl.algorithm import ClientData
+from vaneb.fl.algorithm import ClientData, Params
 from vaneb.fl.label_prior import log_proportions
-from vaneb.fl.network import Network, features
+from vaneb.fl.network import Network, features, head_matrix, load_params
 
 
 def softmax_residuals(matrix: Tensor, seen: Tensor, labels: Tensor, offset: Tensor | None) -> Tensor:
@@ -85,9 +86,20 @@ def _epoch_order(
     return torch.from_numpy(order), torch.from_numpy(present).to(torch.float32)
 
 
+class TunedHeads(NamedTuple):
+    """Heads of K clients, and what their covariances are made of."""
+
+    heads: Tensor
+    """(K, C, F)"""
+    seen: list[Tensor]
+    """K tensors (n_k, F)"""
+    residuals: list[Tensor]
+    """K tensors (n_k, C), those of the fitted heads."""
+
+
 def fine_tune_heads(
     network: Network,
-    start: Tensor,
+    params: Params,
     clients: Sequence[ClientData],
     rngs: Sequence[np.random.Generator],
     *,
@@ -95,36 +107,19 @@ def fine_tune_heads(
     batch_size: int,
     learning_rate: float,
     adjusted: bool = False,
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """Fine-tune the head of every client on the features of the network's present body.
+) -> TunedHeads:
+    """Fine-tune the head of ``params`` at every client, on what their body makes of its images.
 
     Parameters
     ----------
     adjusted : fit on logits plus the client's log-proportions (see ``label_prior``).
-
-    Returns
-    -------
-    heads : (K, C, F)
-    seen : K tensors (n_k, F)
-    residuals : K tensors (n_k, C), those of the fitted heads.
     """
+    load_params(network, params)
     seen = [features(network, data.images) for data in clients]
     labels = [data.labels for data in clients]
-    offsets = (
-        torch.stack([log_proportions(data.labels, data.n_classes) for data in clients]) if adjusted else None
-    )
-    heads = train_heads(
-        start,
-        seen,
-        labels,
-        rngs,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        offsets=offsets,
-    )
-    residuals = [
-        softmax_residuals(heads[k], seen[k], labels[k], None if offsets is None else offsets[k])
-        for k in range(len(clients))
-    ]
-    return heads, seen, residuals
+    own = [log_proportions(data.labels, data.n_classes) if adjusted else None for data in clients]
+    options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    offsets = torch.stack(own) if adjusted else None  # type: ignore[arg-type]
+    heads = train_heads(head_matrix(network, params), seen, labels, rngs, offsets=offsets, **options)  # type: ignore[arg-type]
+    residuals = [softmax_residuals(*each) for each in zip(heads, seen, labels, own, strict=True)]
+    return TunedHeads(heads, seen, residuals)

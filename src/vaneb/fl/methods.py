@@ -24,10 +24,12 @@ class Method:
     stages: tuple[Stage, ...]
 
 
+Options = dict[str, Any]
+OptionsOf = Callable[[Config], Options]
 Recipe = Callable[[Config], tuple[Stage, ...]]
 
 
-def _local(config: Config) -> dict[str, Any]:
+def _training(config: Config) -> Options:
     training = config.training
     return {
         "epochs": training.local_epochs,
@@ -36,38 +38,51 @@ def _local(config: Config) -> dict[str, Any]:
     }
 
 
-def _tuning(config: Config) -> dict[str, Any]:
-    tuning = config.fine_tuning
-    return {
-        "epochs": tuning.epochs,
-        "batch_size": tuning.batch_size,
-        "learning_rate": tuning.learning_rate,
-    }
-
-
-def _empirical_bayes(config: Config, rule: str) -> dict[str, Any]:
-    vaneb = config.vaneb
-    return {
-        "rule": rule,
-        "damping": vaneb.damping,
-        "iterations": vaneb.iterations,
-        "atoms": vaneb.atoms,
-    }
-
-
 def _federated(config: Config, algorithm: str, **options: Any) -> Stage:
     """As many rounds as the configuration says, with some of the clients in each."""
     training = config.training
-    return Stage(algorithm, training.rounds, training.participation, {**_local(config), **options})
+    return Stage(algorithm, training.rounds, training.participation, _training(config) | options)
 
 
-def _once(algorithm: str, **options: Any) -> Stage:
-    """One round with every client."""
-    return Stage(algorithm, 1, 1.0, options)
+def _rounds(algorithm: str, options: OptionsOf = lambda config: {}) -> Recipe:
+    return lambda config: (_federated(config, algorithm, **options(config)),)
 
 
-def _plain(algorithm: str) -> Recipe:
-    return lambda config: (_federated(config, algorithm),)
+def _after_fedavg(algorithm: str, options: OptionsOf = lambda config: {}, rounds: int = 1) -> Recipe:
+    """FedAvg, then rounds in which every client fine-tunes."""
+    return lambda config: (
+        _federated(config, "fedavg"),
+        Stage(algorithm, rounds, 1.0, vars(config.fine_tuning) | options(config)),
+    )
+
+
+def _tuned(algorithm: str, **options: Any) -> Recipe:
+    return _after_fedavg(algorithm, lambda config: options)
+
+
+def _empirical_bayes(rule: str) -> OptionsOf:
+    names = ("damping", "iterations", "atoms")
+    return lambda config: {"rule": rule, **{name: getattr(config.vaneb, name) for name in names}}
+
+
+def _with_own_share(config: Config) -> Options:
+    return _empirical_bayes("direct")(config) | {"prior_count": config.vaneb.prior_count}
+
+
+def _mean_heads(rounds: int) -> Recipe:
+    """The twin of VANEB-LA (smooth), and the same over several rounds."""
+    return _after_fedavg(
+        "mean_heads", lambda config: {"adjusted": True, "prior_count": config.vaneb.prior_count}, rounds
+    )
+
+
+def _vaneb_glm(groups: int) -> Recipe:
+    return lambda config: (_federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0, {"groups": groups}))
+
+
+def _often_enough(step: OptionsOf) -> OptionsOf:
+    # In a short run the only step is in the last round: without any it would be FedPer.
+    return lambda config: step(config) | {"every": min(config.vaneb.every, config.training.rounds)}
 
 
 def _lg_fedavg(config: Config) -> tuple[Stage, ...]:
@@ -78,71 +93,31 @@ def _local_only(config: Config) -> tuple[Stage, ...]:
     training = config.training
     # Effective compute match: the passes over its data that a client makes on average in training.
     passes = max(1, round(training.rounds * training.participation * training.local_epochs))
-    return (_once("local_only", **{**_local(config), "epochs": passes}),)
+    return (Stage("local_only", 1, 1.0, _training(config) | {"epochs": passes}),)
 
 
-def _fedbabu(config: Config) -> tuple[Stage, ...]:
+def _fedbabu(config: Config) -> Options:
     tuning = config.fine_tuning
-    return (
-        _federated(
-            config,
-            "fedbabu",
-            tune_epochs=tuning.epochs,
-            tune_rate=tuning.learning_rate,
-            tune_batch_size=tuning.batch_size,
-        ),
-    )
+    return {
+        "tune_epochs": tuning.epochs,
+        "tune_rate": tuning.learning_rate,
+        "tune_batch_size": tuning.batch_size,
+    }
 
 
-def _tuned(algorithm: str, **options: Any) -> Recipe:
-    """FedAvg, then one round in which every client fine-tunes."""
-    return lambda config: (_federated(config, "fedavg"), _once(algorithm, **_tuning(config), **options))
-
-
-def _after_fedavg(algorithm: str, rule: str) -> Recipe:
-    return lambda config: (
-        _federated(config, "fedavg"),
-        _once(algorithm, **_tuning(config), **_empirical_bayes(config, rule)),
-    )
-
-
-def _vaneb_la_smooth(config: Config) -> tuple[Stage, ...]:
-    *before, last = _after_fedavg("vaneb_la", "direct")(config)
-    return *before, replace(last, options={**last.options, "prior_count": config.vaneb.prior_count})
-
-
-def _mean_heads(rounds: int) -> Recipe:
-    """The twin of VANEB-LA (smooth), and the same over several rounds."""
-
-    def recipe(config: Config) -> tuple[Stage, ...]:
-        options = {**_tuning(config), "adjusted": True, "prior_count": config.vaneb.prior_count}
-        return _federated(config, "fedavg"), Stage("mean_heads", rounds, 1.0, options)
-
-    return recipe
-
-
-def _vaneb_glm(groups: int) -> Recipe:
-    return lambda config: (_federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0, {"groups": groups}))
-
-
-def _vaneb_head(rule: str) -> Recipe:
-    def recipe(config: Config) -> tuple[Stage, ...]:
-        # In a short run the only step is in the last round: without any it would be FedPer.
-        every = min(config.vaneb.every, config.training.rounds)
-        return (_federated(config, "vaneb_head", **_empirical_bayes(config, rule), every=every),)
-
-    return recipe
-
-
-def _vaneb_full(rule: str) -> Recipe:
-    return lambda config: (_federated(config, "vaneb_full", **_empirical_bayes(config, rule)),)
+def _by_rule(name: str, label: str, recipe: Callable[[OptionsOf], Recipe]) -> dict[str, Any]:
+    """A method with either of the paper's covariance rules."""
+    return {
+        f"{name}_{rule}": (f"{label} ({rule})", recipe(_empirical_bayes(rule)))
+        for rule in ("direct", "coordinate")
+    }
 
 
 METHODS: dict[str, tuple[str, Recipe]] = {
-    "fedavg": ("FedAvg", _plain("fedavg")),
+    "fedavg": ("FedAvg", _rounds("fedavg")),
     "fedavg_ft": ("FedAvg+FT", _tuned("fedavg_ft", adjusted=False)),
     "fedavg_ft_adjusted": ("FedAvg+FT (logit-adjusted)", _tuned("fedavg_ft", adjusted=True)),
-    "fedavg_prior": ("FedAvg+log-proportions", _plain("fedavg_prior")),
+    "fedavg_prior": ("FedAvg+log-proportions", _rounds("fedavg_prior")),
     "fedavg_ft_all": ("FedAvg+FT (all layers)", _tuned("fedavg_ft_all", adjusted=False)),
     "fedavg_ft_all_adjusted": (
         "FedAvg+FT (all layers, logit-adjusted)",
@@ -152,36 +127,29 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     "twin_la": ("Mean of heads (logit-adjusted)", _tuned("mean_heads", adjusted=True)),
     "twin_la_smooth": ("Mean of heads (logit-adjusted, own share)", _mean_heads(rounds=1)),
     "mean_heads": ("Mean of heads, 5 rounds (logit-adjusted, own share)", _mean_heads(rounds=5)),
-    "fedprox": ("FedProx", _plain("fedprox")),
-    "fedrod": ("FedRoD", _plain("fedrod")),
-    "fedala": ("FedALA", _plain("fedala")),
-    "pfedme": ("pFedMe", _plain("pfedme")),
-    "knn_per": ("kNN-Per", _plain("knn_per")),
-    "fedbabu": ("FedBABU", _fedbabu),
-    "fedper": ("FedPer", _plain("fedper")),
-    "fedrep": ("FedRep", _plain("fedrep")),
+    "fedprox": ("FedProx", _rounds("fedprox")),
+    "fedrod": ("FedRoD", _rounds("fedrod")),
+    "fedala": ("FedALA", _rounds("fedala")),
+    "pfedme": ("pFedMe", _rounds("pfedme")),
+    "knn_per": ("kNN-Per", _rounds("knn_per")),
+    "fedbabu": ("FedBABU", _rounds("fedbabu", _fedbabu)),
+    "fedper": ("FedPer", _rounds("fedper")),
+    "fedrep": ("FedRep", _rounds("fedrep")),
     "lg_fedavg": ("LG-FedAvg", _lg_fedavg),
     "per_fedavg": (
         "Per-FedAvg",
-        lambda config: (_federated(config, "per_fedavg", inner_rate=config.training.learning_rate),),
+        _rounds("per_fedavg", lambda config: {"inner_rate": config.training.learning_rate}),
     ),
-    "scaffold": (
-        "SCAFFOLD",
-        lambda config: (_federated(config, "scaffold", n_clients=config.data.clients),),
-    ),
-    "ditto": ("Ditto", _plain("ditto")),
+    "scaffold": ("SCAFFOLD", _rounds("scaffold", lambda config: {"n_clients": config.data.clients})),
+    "ditto": ("Ditto", _rounds("ditto")),
     "local_only": ("Local Only", _local_only),
-    "vaneb_ft_direct": ("VANEB-FT (direct)", _after_fedavg("vaneb_ft", "direct")),
-    "vaneb_ft_coordinate": ("VANEB-FT (coordinate)", _after_fedavg("vaneb_ft", "coordinate")),
-    "vaneb_head_direct": ("VANEB-Head (direct)", _vaneb_head("direct")),
-    "vaneb_head_coordinate": ("VANEB-Head (coordinate)", _vaneb_head("coordinate")),
-    "vaneb_la_direct": ("VANEB-LA (direct)", _after_fedavg("vaneb_la", "direct")),
-    "vaneb_la_coordinate": ("VANEB-LA (coordinate)", _after_fedavg("vaneb_la", "coordinate")),
-    "vaneb_la_smooth": ("VANEB-LA (smooth)", _vaneb_la_smooth),
+    **_by_rule("vaneb_ft", "VANEB-FT", lambda step: _after_fedavg("vaneb_ft", step)),
+    **_by_rule("vaneb_head", "VANEB-Head", lambda step: _rounds("vaneb_head", _often_enough(step))),
+    **_by_rule("vaneb_la", "VANEB-LA", lambda step: _after_fedavg("vaneb_la", step)),
+    "vaneb_la_smooth": ("VANEB-LA (smooth)", _after_fedavg("vaneb_la", _with_own_share)),
     "vaneb_glm": ("VANEB-GLM", _vaneb_glm(groups=1)),
     "vaneb_glm_groups": ("VANEB-GLM (groups)", _vaneb_glm(groups=3)),
-    "vaneb_full_direct": ("VANEB-Full (direct)", _vaneb_full("direct")),
-    "vaneb_full_coordinate": ("VANEB-Full (coordinate)", _vaneb_full("coordinate")),
+    **_by_rule("vaneb_full", "VANEB-Full", lambda step: _rounds("vaneb_full", step)),
 }
 
 #: What the VANEB methods have to beat with parts that need no empirical Bayes.
@@ -252,7 +220,7 @@ def build_method(name: str, config: Config) -> Method:
     ``[options.NAME]`` replaces options of the last stage; there ``rounds`` and ``participation`` are the
     stage's own.  An algorithm of one's own, ``"module:constructor"``, is one federated stage.
     """
-    label, recipe = METHODS.get(name) or (name, _plain(name))
+    label, recipe = METHODS.get(name) or (name, _rounds(name))
     *before, last = recipe(config)
     changes = dict(config.options.get(name, {}))
     for option, value in changes.items():

@@ -99,6 +99,11 @@ def head_params(network: Network, matrix: Tensor) -> Params:
     return {f"{prefix}.weight": matrix[:, :-1].contiguous(), f"{prefix}.bias": matrix[:, -1].contiguous()}
 
 
+def with_head(network: Network, params: Params, matrix: Tensor | None) -> Params:
+    """``params`` with that head, or as they are if there is none."""
+    return params if matrix is None else params | head_params(network, matrix)
+
+
 @torch.inference_mode()
 def logits(network: Network, images: Tensor) -> Tensor:
     """Output of the module in evaluation mode, shape (n, classes)."""

@@ -10,7 +10,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -60,7 +60,13 @@ class Row:
     seconds: float
     """Training time of the method's own last stage."""
     code: str = ""
-    """Fingerprint of the code alone; empty in rows from before it was recorded."""
+    """Fingerprint of the code alone; empty in rows from before it was recorded; what follows is then zero."""
+    cpu_seconds: float = 0.0
+    """Of all processes, for the training in all stages of the method."""
+    megabytes: float = 0.0
+    """Sent to clients and back in all stages."""
+    peak_megabytes: float = 0.0
+    """The most that one process held."""
 
 
 COLUMNS = [item.name for item in fields(Row)]
@@ -98,12 +104,13 @@ def read_rows(path: Path) -> list[Row]:
     except UnicodeDecodeError:
         raise MissingData(f"{file}: not a results file, it is not UTF-8 text.") from None
     reader = csv.DictReader(io.StringIO(text))
-    missing = set(COLUMNS) - set(reader.fieldnames or ()) - {"code"}
+    missing = {item.name for item in fields(Row) if item.default is MISSING} - set(reader.fieldnames or ())
     if missing:
         raise MissingData(f"{file}: not a results file, the column {sorted(missing)[0]!r} is missing.")
     try:
         return [
-            Row(**{name: _parse(_TYPES[name], line.get(name, "")) for name in COLUMNS}) for line in reader
+            Row(**{name: _parse(_TYPES[name], line[name]) for name in COLUMNS if name in line})
+            for line in reader
         ]
     except (TypeError, ValueError) as error:
         raise MissingData(

@@ -249,12 +249,25 @@ def as_csv(panels: Sequence[Panel]) -> str:
 
 
 def evaluated_models(rows: Sequence[Row]) -> list[str]:
-    """One line per method: which model was evaluated, after how many rounds."""
-    seen: dict[str, tuple[str, set[int]]] = {}
+    """One line per method: which model was evaluated, after how many rounds, and what they cost."""
+    by_method: dict[str, list[Row]] = {}
     for row in rows:
         if row.last:
-            seen.setdefault(row.method, (row.evaluated, set()))[1].add(row.round)
+            by_method.setdefault(row.method, []).append(row)
+    rounds = {
+        method: ", ".join(map(str, sorted({row.round for row in own}))) for method, own in by_method.items()
+    }
     return [
-        f"{method}: {evaluated}; round {', '.join(map(str, sorted(rounds)))} (the last)"
-        for method, (evaluated, rounds) in seen.items()
+        f"{method}: {own[0].evaluated}; round {rounds[method]} (the last){_cost(own)}"
+        for method, own in by_method.items()
     ]
+
+
+def _cost(rows: Sequence[Row]) -> str:
+    """Means over the runs that have recorded it; the memory is the largest."""
+    known = {(row.config, row.seed): row for row in rows if row.cpu_seconds > 0}.values()
+    if not known:
+        return ""
+    cpu, sent = (np.mean([getattr(row, name) for row in known]) for name in ("cpu_seconds", "megabytes"))
+    peak = max(row.peak_megabytes for row in known)
+    return f"; {cpu:,.1f} CPU seconds, {sent:,.2f} MB sent, {peak:,.0f} MB of memory"

@@ -56,8 +56,8 @@ def sgd_epochs(
     names: Sequence[str] | None = None,
     adjust: Adjust | None = None,
     offset: Tensor | None = None,
-) -> int:
-    """Train the network in place on one client's data; returns the number of steps taken.
+) -> None:
+    """Train the network in place on one client's data.
 
     Parameters
     ----------
@@ -67,7 +67,6 @@ def sgd_epochs(
     """
     moving = [network.tensors[name] for name in network.trainable_names if names is None or name in names]
     network.module.train()
-    steps = 0
     for _ in range(epochs):
         for images, labels in batches(data, batch_size, rng):
             direction = gradients(network, images, labels, moving, offset)
@@ -75,11 +74,9 @@ def sgd_epochs(
                 with torch.no_grad():
                     adjust(moving, direction)
             step(moving, direction, learning_rate)
-            steps += 1
-    return steps
 
 
-def pull_towards(anchor: Sequence[Tensor], strength: float) -> Adjust:
+def pull_to(anchor: Sequence[Tensor], strength: float) -> Adjust:
     """Adds the gradient of strength / 2 ||theta - anchor||^2."""
 
     def adjust(moving: Sequence[Tensor], direction: Sequence[Tensor]) -> None:
@@ -88,14 +85,15 @@ def pull_towards(anchor: Sequence[Tensor], strength: float) -> Adjust:
     return adjust
 
 
-def weighted_average(parts: Sequence[Params], weights: Sequence[float]) -> Params:
-    """sum_k w_k theta_k / sum_k w_k, name by name, summed in the order given."""
-    total = float(sum(weights))
-    average = {name: torch.zeros_like(value) for name, value in parts[0].items()}
-    for part, weight in zip(parts, weights, strict=True):
-        for name, value in part.items():
-            average[name].add_(value, alpha=weight / total)
-    return average
+def pull_towards(network: Network, params: Params, strength: float) -> Adjust:
+    """``pull_to`` given parameters, when all trainable ones move."""
+    return pull_to([params[name] for name in network.trainable_names], strength)
+
+
+def check_strength(strength: float) -> None:
+    """Refuse a penalty that pushes away."""
+    if not strength >= 0:
+        raise InvalidOption(f"strength = {strength}: must be zero or positive.")
 
 
 def check_positive(**options: float) -> None:

@@ -47,6 +47,11 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def tensor_bytes(tree: Tree) -> int:
+    """What the tensors of a tree take when it is sent."""
+    return sum(leaf.numel() * leaf.element_size() for _, leaf in leaves(tree) if isinstance(leaf, Tensor))
+
+
 def is_finite(tree: Tree) -> bool:
     """Whether every floating-point number in the tree is finite."""
     for _, leaf in leaves(tree):

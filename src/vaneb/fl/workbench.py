@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,16 @@ keep : the file to keep the client's network in, if it is to be kept ("evaluate"
 #: What is done to the logits before a label is predicted: nothing, or the client's log-proportions added
 #: (fit for networks that ignore them) or taken away (for networks that have learned them).
 PRIORS = {"none": 0.0, "added": 1.0, "removed": -1.0}
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process has held; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    unit = 1e-6 if sys.platform == "darwin" else 1.024e-3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class Workbench:

@@ -17,7 +17,7 @@ import torch
 from vaneb.errors import InvalidReport
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.checkpoint import StageFolder
-from vaneb.fl.engine import Seat, personalised_jobs, run_stage
+from vaneb.fl.engine import StageSeeds, personalised_jobs, run_stage
 from vaneb.fl.experiment import model_of
 from vaneb.fl.methods import build_method
 from vaneb.fl.models import build_network
@@ -165,11 +165,11 @@ def run_networks(line: Line, settings: Settings, archive: Archive) -> dict[str, 
     params = read_params(network)
     for index, stage in enumerate(method.stages):
         algorithm = build_algorithm(stage.algorithm, network, stage.options)
-        folder, seat = StageFolder(archive.folder / "stages" / str(index)), Seat(config.seed, index)
-        checkpoint = run_stage(stage, algorithm, pool, folder, params, count, seat)  # type: ignore[arg-type]
+        folder, seeds = StageFolder(archive.folder / "stages" / str(index)), StageSeeds(config.seed, index)
+        checkpoint = run_stage(stage, algorithm, pool, folder, params, count, seeds)  # type: ignore[arg-type]
         params = checkpoint.state.params
     kept = pool.ask(
-        personalised_jobs("personalize", stage, algorithm, checkpoint, sorted(nodes), folder, seat)
+        personalised_jobs("personalize", stage, algorithm, checkpoint, sorted(nodes), folder, seeds)
     )
     return archive.keep_outcome(
         settings.mode,

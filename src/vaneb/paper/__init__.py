@@ -16,9 +16,9 @@
 
 from __future__ import annotations
 
+from vaneb.estimators import AdaMix, FedAvg, Local
 from vaneb.paper.estimators import NPEB, Algorithm1, Oracle, Personalised
 from vaneb.paper.lemmas import Lemmas, lemma_bounds
-from vaneb.paper.parts import AdaMix, FedAvg, Local
 from vaneb.paper.tweedie import rho
 
 __all__ = [

@@ -22,16 +22,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaneb.paper.parts import (
-    Array,
-    InvalidOption,
-    Likelihood,
-    fixed_covariance,
-    likelihood_matrix,
-    map_blocks,
-    npmle_weights,
-    solve_ridged,
-)
+from vaneb.blocks import map_blocks
+from vaneb.errors import InvalidOption
+from vaneb.estimators import fixed_covariance
+from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.npmle.weights import likelihood_matrix, npmle_weights
+from vaneb.semidefinite import solve_ridged
 
 #: Where the weights start.  "fixed-covariance" is what the paper says its implementation does, "coupled" the
 #: line that Algorithm 1 prints, "uniform" neither, for comparison.

@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.paper.parts import Array, InvalidOption, Likelihood, discretisation_bound, largest_spacing
+from vaneb.errors import InvalidOption
+from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.theory import discretisation_bound, largest_spacing
 
 #: Corners that a grid may have, and cubes that are looked at to find them.
 MOST_CORNERS, MOST_CUBES = 20_000, 5_000_000

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import map_blocks
+from vaneb.likelihood.seam import Array
 from vaneb.paper.estimators import Personalised
-from vaneb.paper.parts import (
-    Array,
+from vaneb.reports import Reports
+from vaneb.theory import (
     CovarianceBounds,
-    Reports,
     contraction,
     covariance_bounds,
     distance_to_estimates,
     frozen_map,
     likelihood_floor,
-    map_blocks,
     score_root_bound,
     shares,
     support_radius,

@@ -19,7 +19,8 @@ import math
 
 import numpy as np
 
-from vaneb.paper.parts import Array, CovarianceBounds, likelihood_floor
+from vaneb.likelihood.seam import Array
+from vaneb.theory import CovarianceBounds, likelihood_floor
 
 
 def rho(bounds: CovarianceBounds, n: Array, dimension: int) -> Array:

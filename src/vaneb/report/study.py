@@ -136,7 +136,8 @@ def _series(name: str, along: str, lines: Sequence[Summary], value: str) -> dict
 
 
 def _theory(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    from vaneb.study.theory_study import MEASURES, PRIORS, curve, slopes
+    from vaneb.study.rates import curve, slopes
+    from vaneb.study.theory_study import MEASURES, PRIORS, THEORY
 
     panels = []
     for prior in PRIORS:
@@ -154,7 +155,7 @@ def _theory(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
                     panels.append({"title": f"{prior}: {what}", "along": sweep, "series": series})
     found = [
         [s.prior, s.measure, s.estimator, s.sweep, f"{s.value:.2f}", _error(s.error), f"{s.expected:g}"]
-        for s in slopes(rows)
+        for s in slopes(THEORY, rows)
     ]
     head = ["prior", "measure", "estimator", "along", "slope", "s.e.", "theory, up to logs"]
     return {"panels": panels, "head": head, "slopes": found}

@@ -24,24 +24,21 @@ The oracle integrates the density over a fine grid, exact to the digits shown.  
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance.base import DiagonalCovariance, Wire
-from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.errors import InvalidReport
+from vaneb.study.rates import Rows, Study, slopes, slopes_as_markdown, standard_error
 from vaneb.study.rows import Row
-from vaneb.study.sweep import Progress, append_jobs, checked_rows
 from vaneb.study.workers import Job
 
 Array = NDArray[np.float64]
 
-CLIENTS = (50, 100, 200, 400, 800)
-N = (10, 20, 40, 80)
 CENTRES = np.array([[1.5, 1.0], [-1.5, 1.0], [0.0, -1.5], [1.5, -1.0]])
 SPREAD = 0.4
 AMPLITUDE = 0.25
@@ -55,17 +52,23 @@ MEASURES = (
     *("risk", "oracle_risk", "excess", "van_trees", "upper", "hellinger", "hellinger_weighted"),
     *("residual", "contraction", "rate", "root", "root_bound", "root_proved", "mixing_gain", "below_floor"),
 )
-COLUMNS = (*KEYS, *MEASURES, "cpu_seconds")
-#: Exponents of the theory along K and along n, up to logarithms.
-EXPECTED = {
-    ("excess", "algorithm-1"): (-1.0, -1.0),
-    ("excess", "npmle"): (-1.0, -1.0),
-    ("excess", "local"): (0.0, -1.0),
-    ("hellinger", "algorithm-1"): (-1.0, 0.0),
-    ("hellinger", "npmle"): (-1.0, 0.0),
-    ("hellinger_weighted", "algorithm-1"): (-1.0, 0.0),
-    ("hellinger_weighted", "npmle"): (-1.0, 0.0),
-}
+DENSITY = Study(
+    kind="density",
+    priors=("density",),
+    estimators=ESTIMATORS,
+    columns=(*KEYS, *MEASURES, "cpu_seconds"),
+    expected={
+        ("excess", "algorithm-1"): (-1.0, -1.0),
+        ("excess", "npmle"): (-1.0, -1.0),
+        ("excess", "local"): (0.0, -1.0),
+        ("hellinger", "algorithm-1"): (-1.0, 0.0),
+        ("hellinger", "npmle"): (-1.0, 0.0),
+        ("hellinger_weighted", "algorithm-1"): (-1.0, 0.0),
+        ("hellinger_weighted", "npmle"): (-1.0, 0.0),
+    },
+    clients=(50, 100, 200, 400, 800),
+    n=(10, 20, 40, 80),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +152,7 @@ def density_rows(job: Job) -> Iterator[Row]:
         rng = np.random.default_rng(
             np.random.SeedSequence(job["seed"], spawn_key=(*key, ESTIMATORS.index(name)))
         )
-        row: Row = dict.fromkeys(COLUMNS)
+        row: Row = dict.fromkeys(DENSITY.columns)
         row.update({each: job[each] for each in KEYS if each != "estimator"})
         row.update(estimator=name, van_trees=van_trees, upper=upper)
         begin = time.process_time()
@@ -188,40 +191,7 @@ def density_rows(job: Job) -> Iterator[Row]:
         yield row
 
 
-def run_density(
-    path: Path,
-    *,
-    replicates: int,
-    seed: int = 0,
-    workers: int = 1,
-    clients: Sequence[int] = CLIENTS,
-    n: Sequence[int] = N,
-    progress: Progress | None = None,
-) -> None:
-    """Append what is missing to ``path``: K varies at the middle ``n``, n at the middle of ``clients``."""
-    if replicates < 1:
-        raise InvalidOption(f"replicates: at least 1 is needed, not {replicates}")
-    for name, values in (("clients", clients), ("n", n)):
-        if len(values) < 2 or min(values) < 2:
-            raise InvalidOption(
-                f"{name}: a slope needs two values or more, of at least 2, not {list(values)}"
-            )
-    middle_n, middle_clients = sorted(n)[len(n) // 2], sorted(clients)[len(clients) // 2]
-    places = [("K", k, middle_n) for k in clients] + [("n", middle_clients, each) for each in n]
-    present = {tuple(row[name] for name in KEYS) for row in checked_rows(path, COLUMNS, seed)}
-    jobs: list[Job] = []
-    for replicate in range(replicates):
-        for sweep, k, each in places:
-            key = (sweep, str(k), str(each), str(replicate), str(seed))
-            missing = [name for name in ESTIMATORS if (*key, name) not in present]
-            if missing:
-                job = {"sweep": sweep, "clients": k, "n": each, "replicate": replicate, "seed": seed}
-                title = f"K={k} n={each} #{replicate + 1}"
-                jobs.append({"kind": "density", "title": title, "estimators": missing, **job})
-    append_jobs(path, COLUMNS, jobs, workers, progress)
-
-
-def _values(rows: Sequence[dict[str, str]], measure: str, **where: str) -> Array:
+def _values(rows: Rows, measure: str, **where: str) -> Array:
     """One value for each replicate: where the two sweeps meet they have the same."""
     found = {
         row["replicate"]: float(row[measure]) for row in rows if row[measure] and where.items() <= row.items()
@@ -229,21 +199,10 @@ def _values(rows: Sequence[dict[str, str]], measure: str, **where: str) -> Array
     return np.array(list(found.values()))
 
 
-def as_markdown(rows: Sequence[dict[str, str]]) -> str:
+def as_markdown(rows: Rows) -> str:
     """Rates in K and n, then every measure by place, means with standard errors."""
     lines = [
-        "| measure | estimator | along | slope | s.e. | theory, up to logs | replicates |",
-        "|---|---|---|---:|---:|---:|---:|",
-    ]
-    for (measure, estimator), expected in EXPECTED.items():
-        for sweep, along, power in (("K", "clients", expected[0]), ("n", "n", expected[1])):
-            fitted = _slopes(rows, measure, estimator, sweep, along)
-            if len(fitted):
-                lines.append(
-                    f"| {measure} | {estimator} | {sweep} | {fitted.mean():.2f} | {_error(fitted, '.2f')} "
-                    f"| {power:g} | {len(fitted)} |"
-                )
-    lines += [
+        slopes_as_markdown(slopes(DENSITY, rows)),
         "",
         f"| estimator | K | n | {' | '.join(MEASURES)} |",
         "|---|---:|---:|" + "---:|" * len(MEASURES),
@@ -253,27 +212,8 @@ def as_markdown(rows: Sequence[dict[str, str]]) -> str:
         cells = []
         for measure in MEASURES:
             values = _values(rows, measure, estimator=estimator, clients=str(k), n=str(n))
-            cells.append(f"{values.mean():.3g} ({_error(values, '.1g')})" if len(values) else "")
+            error = standard_error(values)
+            note = "" if np.isnan(error) else f"{error:.1g}"
+            cells.append(f"{values.mean():.3g} ({note})" if len(values) else "")
         lines.append(f"| {estimator} | {k} | {n} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _slopes(rows: Sequence[dict[str, str]], measure: str, estimator: str, sweep: str, along: str) -> Array:
-    """Least-squares slope on logarithmic scales of each replicate that has two places or more."""
-    out = []
-    for replicate in sorted({row["replicate"] for row in rows}, key=int):
-        own = [
-            (float(row[along]), float(row[measure]))
-            for row in rows
-            if (row["estimator"], row["sweep"], row["replicate"]) == (estimator, sweep, replicate)
-            and row[measure]
-            and float(row[measure]) > 0
-        ]
-        if len({place for place, _ in own}) > 1:
-            x, y = np.log(np.array(own)).T
-            out.append(float(np.polyfit(x, y, 1)[0]))
-    return np.array(out)
-
-
-def _error(values: Array, form: str) -> str:
-    return format(values.std(ddof=1) / np.sqrt(len(values)), form) if len(values) > 1 else ""

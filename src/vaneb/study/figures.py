@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vaneb.drawing import legend_on_the_right, pyplot, save
 from vaneb.errors import InvalidOption
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.prior_curves import CURVES, FiveCurves
@@ -40,14 +41,9 @@ def draw_sweeps(rows: Rows, scenario: str, path: Path) -> None:
     figure, axes = plt.subplots(1, len(drawn), figsize=(2.5 + 4.3 * len(drawn), 4.2), squeeze=False)
     for axis, (along, label, own) in zip(axes[0], drawn, strict=True):
         _panel(axis, own, along, label)
-    handles = {}
-    for axis in axes[0]:
-        handles.update(dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True)))
     axes[0, 0].set_ylabel("RMSE")
-    shown = [name for name in ESTIMATORS if name in handles]
     figure.suptitle(f"{scenario}: mean over replicates, bars of one standard error", fontsize=11)
-    figure.legend([handles[name] for name in shown], shown, loc="center right", fontsize=9)
-    save(figure, path, right=1 - 1.5 / (2.5 + 4.3 * len(drawn)))
+    save(figure, path, right=legend_on_the_right(figure, axes, ESTIMATORS, width=1.5))
 
 
 def _panel(axis: Any, lines: Sequence[Summary], along: str, label: str) -> None:
@@ -99,25 +95,3 @@ def draw_prior(path: Path, prior: FiveCurves | None = None) -> None:
     axis.set_box_aspect((1, 1, 1))
     axis.legend(fontsize=8, loc="upper left")
     save(figure, path)
-
-
-def pyplot() -> Any:
-    """matplotlib's pyplot, drawing to files."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InvalidOption("figures need matplotlib: pip install 'vaneb[plots]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def save(figure: Any, path: Path, right: float = 1.0) -> None:
-    """Write ``figure`` to ``path`` in the format of its suffix, in one step."""
-    from vaneb.files import replacing
-
-    figure.tight_layout(rect=(0, 0, right, 1))
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lstrip(".") or "png", dpi=150)
-    pyplot().close(figure)

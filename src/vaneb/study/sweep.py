@@ -218,10 +218,9 @@ def append_jobs(
     total, done = float(sum(job["clients"] for job in jobs)), 0.0
     begin = time.monotonic()
     with appending(path, columns) as file, contextlib.closing(run_jobs(jobs, workers)) as made:
-        for job, row in made:
-            if row is not None:
+        for job, rows in made:
+            for row in rows:
                 file.write(row)
-                continue
             done += job["clients"]
             if progress is not None:
                 left = (time.monotonic() - begin) * (total - done) / done

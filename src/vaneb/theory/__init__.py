@@ -6,8 +6,6 @@ covariance functions, which ``covariance_bounds`` measures over a set of points:
     s I <= Sigma_k(theta) <= S I   (``lower``, ``upper``; tau = S / s),
     Sigma_k and log Sigma_k Lipschitz with constant L   (``lipschitz``).
 
-Rates hold up to constants that the theory leaves unnamed; functions that return a rate say so.
-
 Letters: K clients, m atoms, d parameters, n_k rows; theta_hat_k the estimates; w_kj the share of client k
 in atom j, sum_k w_kj = 1.
 """
@@ -34,9 +32,7 @@ from vaneb.theory.fixed_points import (
     shares,
 )
 from vaneb.theory.optimality import (
-    GridBudget,
     discretisation_bound,
-    discretisation_budget,
     gap,
     largest_spacing,
 )
@@ -44,13 +40,8 @@ from vaneb.theory.risk import (
     Estimate,
     Risk,
     average_hellinger,
-    denoising_rate,
-    denoising_rate_of,
-    hellinger_rate,
     prior_information,
     risk_decomposition,
-    smallest_enlargement,
-    tail_term,
     van_trees_bounds,
 )
 
@@ -58,22 +49,17 @@ __all__ = [
     "Contraction",
     "CovarianceBounds",
     "Estimate",
-    "GridBudget",
     "Risk",
     "ScoreRootBound",
     "SettledPoints",
     "average_hellinger",
     "contraction",
     "covariance_bounds",
-    "denoising_rate",
-    "denoising_rate_of",
     "discretisation_bound",
-    "discretisation_budget",
     "distance_to_estimates",
     "frozen_map",
     "gap",
     "geometric_median",
-    "hellinger_rate",
     "largest_spacing",
     "likelihood_floor",
     "prior_information",
@@ -82,8 +68,6 @@ __all__ = [
     "score_root_bound",
     "settled_points",
     "shares",
-    "smallest_enlargement",
     "support_radius",
-    "tail_term",
     "van_trees_bounds",
 ]

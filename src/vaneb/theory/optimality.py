@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,32 +48,4 @@ def discretisation_bound(spacing: float, diameter: float, smallest_variance: flo
     limit = largest_spacing(diameter, smallest_variance, dimension)
     if not 0 < spacing < limit:
         raise InvalidOption(f"spacing: the bound holds between 0 and {limit:.3g}, not for {spacing:.3g}")
-    return _per_squared_spacing(diameter, smallest_variance, dimension) * spacing**2
-
-
-def _per_squared_spacing(diameter: float, s: float, dimension: int) -> float:
-    return dimension / s * (0.5 + 2 * diameter**2 / s)
-
-
-class GridBudget(NamedTuple):
-    """A grid as fine as the statistical error makes worthwhile."""
-
-    spacing: float
-    atoms: int
-    """Corners of a cube of side D filled at that spacing."""
-
-
-def discretisation_budget(
-    n_clients: int, diameter: float, smallest_variance: float, dimension: int, constant: float = 1.0
-) -> GridBudget:
-    """The delta at which ``discretisation_bound`` equals constant (log K)^{d+1} / K, the error of estimation.
-
-    The constant is not known; finer grids than with its true value do not improve the estimates.
-    """
-    if n_clients < 2:
-        raise InvalidOption(f"n_clients: a budget needs at least two clients, got {n_clients}")
-    target = constant * math.log(n_clients) ** (dimension + 1) / n_clients
-    wanted = math.sqrt(target / _per_squared_spacing(diameter, smallest_variance, dimension))
-    # strictly inside the range in which the bound holds
-    spacing = min(wanted, 0.999 * largest_spacing(diameter, smallest_variance, dimension))
-    return GridBudget(spacing, (math.ceil(diameter / spacing) + 1) ** dimension)
+    return dimension / smallest_variance * (0.5 + 2 * diameter**2 / smallest_variance) * spacing**2

@@ -1,4 +1,4 @@
-"""How well priors and parameters can be estimated: Hellinger distance, van Trees, risk, rates."""
+"""How well priors and parameters can be estimated: Hellinger distance, van Trees, risk."""
 
 from __future__ import annotations
 
@@ -139,58 +139,3 @@ def risk_decomposition(estimates: Array, oracle: Array, truth: Array) -> Risk:
     return Risk(
         mean_square(estimates - truth), mean_square(estimates - oracle), mean_square(oracle - truth), cross
     )
-
-
-def smallest_enlargement(upper: float, n_clients: int) -> float:
-    """M = sqrt(8 S log(e K^2)), the smallest enlargement that the denoising rate allows."""
-    return math.sqrt(8 * upper * (1 + 2 * math.log(n_clients)))
-
-
-def tail_term(distances: Array, n_clients: int, dimension: int, enlargement: float) -> float:
-    """log K inf_{q >= (d+1) / (2 log K)} max_k E[(2 dist_k / M)^q]: the price of a prior that leaves S.
-
-    Parameters
-    ----------
-    distances : (draws,), or (clients, draws) where they differ
-        Distances to S of parameters drawn from the prior; zero inside.
-    enlargement : M; see ``smallest_enlargement``.
-    """
-    from scipy.optimize import minimize_scalar
-    from scipy.special import logsumexp
-
-    with np.errstate(divide="ignore"):
-        logs = np.log(2 * np.atleast_2d(distances) / enlargement)
-    if np.isneginf(logs).all():
-        return 0.0
-    smallest = (dimension + 1) / (2 * math.log(n_clients))
-
-    def log_moment(q: float) -> float:  # convex in q
-        return float(np.max(logsumexp(q * logs, axis=1))) - math.log(logs.shape[1])
-
-    best = minimize_scalar(log_moment, bounds=(smallest, smallest + 1000), method="bounded").x
-    return math.log(n_clients) * math.exp(min(log_moment(smallest), log_moment(float(best))))
-
-
-def hellinger_rate(
-    n_clients: int, dimension: int, volume: float, enlargement: float, tail: float = 0.0
-) -> float:
-    """eps^2 = (M^d / K) Vol(S^1) (log K)^{d/2+1} + tail: rate of the average squared Hellinger distance.
-
-    S^1 is the set S enlarged by one; ``tail`` (see ``tail_term``) is zero if S holds the whole prior.
-    """
-    growth = math.log(n_clients) ** (dimension / 2 + 1)
-    return enlargement**dimension / n_clients * volume * growth + tail
-
-
-def denoising_rate(n_clients: int, smallest_n: float, dimension: int, hellinger: float) -> float:
-    """(log K)^{max(3, d/2 - 1)} / min n * eps^2: rate of VANEB's excess risk over the oracle."""
-    return math.log(n_clients) ** max(3.0, dimension / 2 - 1) / smallest_n * hellinger
-
-
-def denoising_rate_of(complexity: float, n_clients: int, smallest_n: float, dimension: int) -> float:
-    """c (log K)^{d + max(d/2, 4)} / (K min n): the excess risk's rate for priors of complexity c.
-
-    c is the number of atoms of a discrete prior, or Vol(S^1) of a prior with compact support S.
-    """
-    growth = math.log(n_clients) ** (dimension + max(dimension / 2, 4.0))
-    return complexity * growth / (n_clients * smallest_n)

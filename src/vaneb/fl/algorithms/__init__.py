@@ -29,38 +29,41 @@ from vaneb.fl.algorithms.mean_heads import mean_heads
 from vaneb.fl.algorithms.per_fedavg import per_fedavg
 from vaneb.fl.algorithms.pfedme import pfedme
 from vaneb.fl.algorithms.scaffold import scaffold
-from vaneb.fl.algorithms.vaneb_ft import vaneb_ft
+from vaneb.fl.algorithms.vaneb_ft import vaneb_ft, vaneb_la
 from vaneb.fl.algorithms.vaneb_full import vaneb_full
 from vaneb.fl.algorithms.vaneb_glm import vaneb_glm
 from vaneb.fl.algorithms.vaneb_head import vaneb_head
-from vaneb.fl.algorithms.vaneb_la import vaneb_la
 from vaneb.fl.naming import look_up
 from vaneb.fl.network import Network
 
+#: Named like their functions.
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    "fedavg": fedavg,
-    "fedavg_ft": fedavg_ft,
-    "fedavg_ft_all": fedavg_ft_all,
-    "fedavg_prior": fedavg_prior,
-    "mean_heads": mean_heads,
-    "fedprox": fedprox,
-    "fedper": fedper,
-    "fedrep": fedrep,
-    "fedbabu": fedbabu,
-    "lg_fedavg": lg_fedavg,
-    "per_fedavg": per_fedavg,
-    "scaffold": scaffold,
-    "ditto": ditto,
-    "pfedme": pfedme,
-    "fedrod": fedrod,
-    "fedala": fedala,
-    "knn_per": knn_per,
-    "local_only": local_only,
-    "vaneb_ft": vaneb_ft,
-    "vaneb_glm": vaneb_glm,
-    "vaneb_head": vaneb_head,
-    "vaneb_la": vaneb_la,
-    "vaneb_full": vaneb_full,
+    each.__name__: each
+    for each in (
+        fedavg,
+        fedavg_ft,
+        fedavg_ft_all,
+        fedavg_prior,
+        mean_heads,
+        fedprox,
+        fedper,
+        fedrep,
+        fedbabu,
+        lg_fedavg,
+        per_fedavg,
+        scaffold,
+        ditto,
+        pfedme,
+        fedrod,
+        fedala,
+        knn_per,
+        local_only,
+        vaneb_ft,
+        vaneb_glm,
+        vaneb_head,
+        vaneb_la,
+        vaneb_full,
+    )
 }
 
 

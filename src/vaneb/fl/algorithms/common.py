@@ -1,46 +1,71 @@
-"""Parts that most algorithms share, so that their files hold only what is their own."""
+"""What a client does in most algorithms, so that their files hold only what is their own.
+
+``sgd`` in their constructors stands for ``epochs``, ``batch_size`` and ``learning_rate``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from vaneb.fl.algorithm import ClientData, Outputs, Params, ServerState, ServerUpdate
-from vaneb.fl.training import weighted_average
+from vaneb.errors import InvalidOption
+from vaneb.fl.algorithm import ClientData, Params, Personalize, Rng
+from vaneb.fl.head_training import TunedHeads, fine_tune_heads
+from vaneb.fl.network import Network, head_matrix, load_params, read_params, with_head
+from vaneb.fl.training import sgd_epochs
 from vaneb.fl.trees import Tree
 
-
-def start_from(params: Params, rng: np.random.Generator) -> ServerState:
-    """The server starts with the parameters it is given and nothing else."""
-    return ServerState(params)
-
-
-def send_params(state: ServerState, client: int) -> Tree:
-    """Every client receives the shared network."""
-    return {"params": state.params}
+Train = Callable[..., Params]
+"""Called with parameters, data, a generator and whatever changes ``sgd_epochs``."""
+TuneHeads = Callable[[Params, Sequence[ClientData], Sequence[Rng]], TunedHeads]
 
 
-def average_into_params(key: str) -> ServerUpdate:
-    """theta <- sum_k n_k theta_k / sum_k n_k over what the clients returned under ``key``.
+def local_training(network: Network, *, epochs: int, batch_size: int, learning_rate: float) -> Train:
+    """A function that trains given parameters on a client's images and returns what they became."""
+    usual = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
 
-    Parameters that clients do not return stay as they are.
-    """
+    def train(params: Params, data: ClientData, rng: Rng, **changes: Any) -> Params:
+        load_params(network, params)
+        sgd_epochs(network, data, rng, **(usual | changes))
+        return read_params(network)
 
-    def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
-        average = weighted_average(
-            [out[key] for out in outputs.values()], [out["n"] for out in outputs.values()]
-        )
-        return replace(state, params={**state.params, **average}, round=state.round + 1), {}
-
-    return server_update
+    return train
 
 
-def count_round(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
-    """The server learns nothing."""
-    return replace(state, round=state.round + 1), {}
+def head_tuning(
+    network: Network, *, epochs: int, batch_size: int, learning_rate: float, adjusted: bool = False
+) -> TuneHeads:
+    """``fine_tune_heads`` with these options; ``adjusted``: on logits plus the client's log-proportions."""
+    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    return partial(fine_tune_heads, network, adjusted=adjusted, **options)
 
 
-def keep_received(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-    """Every client uses the shared network as it is."""
-    return message["params"]
+def chosen(params: Params, names: Iterable[str]) -> Params:
+    """Some of the parameters."""
+    return {name: params[name] for name in names}
+
+
+def keep_own_rows(data: ClientData, pooled: Tensor, own: Tensor, prior_count: float) -> Tensor:
+    """t_c own + (1 - t_c) pooled, row by row, t_c = n_kc / (n_kc + prior_count); 0 for classes never seen."""
+    counts = torch.bincount(data.labels, minlength=data.n_classes).to(torch.float32)
+    share = torch.where(counts > 0, counts / (counts + prior_count), 0.0)[:, None]
+    return (1 - share) * pooled + share * own
+
+
+def own_head(network: Network, prior_count: float | None) -> Personalize:
+    """The head that the server sent, with the client's share of its own rows; else the one it has."""
+    if prior_count is not None and not prior_count >= 0:
+        raise InvalidOption(f"prior_count = {prior_count}: must be a number of images, zero or more.")
+
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        params = with_head(network, message["params"], message.get("head"))
+        if prior_count is None or "head" not in client_state:
+            return params
+        head = keep_own_rows(data, head_matrix(network, params), client_state["head"], prior_count)
+        return with_head(network, params, head)
+
+    return personalize

@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, ClientData, Params, ServerState
-from vaneb.fl.algorithms.common import average_into_params
-from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import pull_towards, sgd_epochs
+from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng, ServerState
+from vaneb.fl.algorithms.common import local_training
+from vaneb.fl.network import Network
+from vaneb.fl.training import check_strength, pull_towards
 from vaneb.fl.trees import Tree
 
 
-def ditto(
-    network: Network, *, epochs: int, batch_size: int, learning_rate: float, strength: float = 1.0
-) -> Algorithm:
+def ditto(network: Network, *, strength: float = 1.0, **sgd: Any) -> Algorithm:
     """FedAvg for the shared w; beside it v_k <- v_k - eta (grad f_k(v_k) + lambda (v_k - w)).
 
     Parameters
     ----------
     strength : lambda; with zero the personal networks are trained locally only.
     """
-    if not strength >= 0:
-        raise InvalidOption(f"strength = {strength}: must be zero or positive.")
+    check_strength(strength)
+    train = local_training(network, **sgd)
 
-    def init(params: Params, rng: np.random.Generator) -> ServerState:
+    def init(params: Params, rng: Rng) -> ServerState:
         # Personal networks start where the shared one started, whenever a client first takes part.
         return ServerState(params, memory={"initial": params})
 
     def broadcast(state: ServerState, client: int) -> Tree:
         return {"params": state.params, "initial": state.memory["initial"]}
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         shared_rng, personal_rng = rng.spawn(2)
-        anchor = [message["params"][name] for name in network.trainable_names]
-        load_params(network, message["params"])
-        sgd_epochs(network, data, shared_rng, **options)  # type: ignore[arg-type]
-        shared = read_params(network)
-        load_params(network, client_state.get("personal", message["initial"]))
-        pull = pull_towards(anchor, strength)
-        sgd_epochs(network, data, personal_rng, adjust=pull, **options)  # type: ignore[arg-type]
-        return {"params": shared, "n": len(data)}, {"personal": read_params(network)}
+        pull = pull_towards(network, message["params"], strength)
+        shared = train(message["params"], data, shared_rng)
+        own = personalize(message, client_state, data, rng)
+        return {"params": shared, "n": len(data)}, {"personal": train(own, data, personal_rng, adjust=pull)}
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
         return client_state.get("personal", message["initial"])
 
-    return Algorithm(
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=average_into_params("params"),
-        personalize=personalize,
-        evaluated="the client's personal network",
-    )
+    evaluated = "the client's personal network"
+    return Algorithm(client_update, evaluated, init, broadcast, personalize=personalize)

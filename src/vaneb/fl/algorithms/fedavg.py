@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from vaneb.fl.algorithm import Algorithm, ClientData
-from vaneb.fl.algorithms.common import average_into_params, keep_received, send_params, start_from
-from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.algorithm import Algorithm, ClientData, Rng
+from vaneb.fl.algorithms.common import local_training
+from vaneb.fl.network import Network
 from vaneb.fl.trees import Tree
 
 
-def fedavg(network: Network, *, epochs: int, batch_size: int, learning_rate: float) -> Algorithm:
+def fedavg(network: Network, **sgd: Any) -> Algorithm:
     """E local epochs of gradient descent from the server's parameters, averaged by sample size."""
+    train = local_training(network, **sgd)
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        load_params(network, message["params"])
-        sgd_epochs(network, data, rng, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-        return {"params": read_params(network), "n": len(data)}, client_state
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        return {"params": train(message["params"], data, rng), "n": len(data)}, client_state
 
-    return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
-        server_update=average_into_params("params"),
-        personalize=keep_received,
-        evaluated="the server's network, the same for every client",
-    )
+    return Algorithm(client_update)

@@ -3,63 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from vaneb.fl.algorithm import Algorithm, ClientData, Params
-from vaneb.fl.algorithms.common import count_round, send_params, start_from
-from vaneb.fl.head_training import fine_tune_heads
-from vaneb.fl.network import Network, head_matrix, head_params, load_params
+from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng, count_round, of_cohorts
+from vaneb.fl.algorithms.common import head_tuning
+from vaneb.fl.network import Network, with_head
 from vaneb.fl.trees import Tree
 
 
-def fedavg_ft(
-    network: Network, *, epochs: int, batch_size: int, learning_rate: float, adjusted: bool = False
-) -> Algorithm:
+def fedavg_ft(network: Network, *, adjusted: bool = False, **sgd: Any) -> Algorithm:
     """One round in which every client fine-tunes its head and keeps it; starts from a FedAvg network.
 
     Parameters
     ----------
     adjusted : fine-tune on logits plus the client's log-proportions.
     """
+    tune = head_tuning(network, adjusted=adjusted, **sgd)
 
     def cohort_update(
-        message: Tree,
-        clients: Sequence[ClientData],
-        client_states: Sequence[Tree],
-        rngs: Sequence[np.random.Generator],
+        message: Tree, clients: Sequence[ClientData], client_states: Sequence[Tree], rngs: Sequence[Rng]
     ) -> list[tuple[Tree, Tree]]:
-        load_params(network, message["params"])
-        start = head_matrix(network, message["params"])
-        heads, _, _ = fine_tune_heads(
-            network,
-            start,
-            clients,
-            rngs,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            adjusted=adjusted,
-        )
+        heads = tune(message["params"], clients, rngs).heads
         return [({"n": len(data)}, {"head": head}) for data, head in zip(clients, heads, strict=True)]
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        return cohort_update(message, [data], [client_state], [rng])[0]
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        return with_head(network, message["params"], client_state.get("head"))
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        if "head" not in client_state:
-            return message["params"]
-        return {**message["params"], **head_params(network, client_state["head"])}
-
-    return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
+    return of_cohorts(
+        cohort_update,
+        evaluated="the FedAvg body with the client's fine-tuned head",
         server_update=count_round,
         personalize=personalize,
-        evaluated="the FedAvg body with the client's fine-tuned head",
-        cohort_update=cohort_update,
         adds_label_prior=adjusted,
     )

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from vaneb.fl.algorithm import Algorithm, ClientData, Params
-from vaneb.fl.algorithms.common import count_round, send_params, start_from
+from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng, count_round
+from vaneb.fl.algorithms.common import local_training
 from vaneb.fl.label_prior import log_proportions
-from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.network import Network
 from vaneb.fl.trees import Tree
 
 
-def fedavg_ft_all(
-    network: Network, *, epochs: int, batch_size: int, learning_rate: float, adjusted: bool = False
-) -> Algorithm:
+def fedavg_ft_all(network: Network, *, adjusted: bool = False, **sgd: Any) -> Algorithm:
     """One round in which nothing is learned together; starts from a FedAvg network.
 
     Parameters
     ----------
     adjusted : train on logits plus the client's log-proportions.
     """
+    train = local_training(network, **sgd)
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         return {"n": len(data)}, client_state
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        load_params(network, message["params"])
-        sgd_epochs(
-            network,
-            data,
-            rng,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            offset=log_proportions(data.labels, data.n_classes) if adjusted else None,
-        )
-        return read_params(network)
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        offset = log_proportions(data.labels, data.n_classes) if adjusted else None
+        return train(message["params"], data, rng, offset=offset)
 
     return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
+        client_update,
+        evaluated="the FedAvg network, trained on by the client",
         server_update=count_round,
         personalize=personalize,
-        evaluated="the FedAvg network, trained on by the client",
         adds_label_prior=adjusted,
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
-from vaneb.fl.algorithms.common import average_into_params, keep_received
+from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState
 from vaneb.fl.algorithms.fedavg import fedavg
 from vaneb.fl.label_prior import log_proportions
-from vaneb.fl.network import Network, head_matrix, head_params, load_params, logits
+from vaneb.fl.network import Network, head_matrix, load_params, logits, with_head
 from vaneb.fl.trees import Tree
 
 #: Strengths that are tried, and what earlier rounds count for beside the present one.
@@ -21,9 +21,7 @@ STRENGTHS = torch.linspace(0, 2, 21)
 MEMORY = 0.8
 
 
-def fedavg_prior(
-    network: Network, *, epochs: int, batch_size: int, learning_rate: float, left_out: float = 0.1
-) -> Algorithm:
+def fedavg_prior(network: Network, *, left_out: float = 0.1, **sgd: Any) -> Algorithm:
     """FedAvg on part of every client's images; the rest say how much log p_k to add: sum_k log p(y | s).
 
     Parameters
@@ -34,18 +32,15 @@ def fedavg_prior(
         raise InvalidOption(f"left_out = {left_out}: must be a share between 0 and 1.")
     if network.head.bias is None:
         raise InvalidOption("fedavg_prior: the head has no bias to add proportions to. Give it one.")
-    base = fedavg(network, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-    average = average_into_params("params")
+    base = fedavg(network, **sgd)
 
-    def init(params: Params, rng: np.random.Generator) -> ServerState:
+    def init(params: Params, rng: Rng) -> ServerState:
         return ServerState(params, memory={"fit": torch.zeros(len(STRENGTHS))})
 
     def broadcast(state: ServerState, client: int) -> Tree:
         return {"params": state.params, "strength": float(STRENGTHS[state.memory["fit"].argmax()])}
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         # The same images in every round, or training would see them.
         order = torch.from_numpy(np.random.default_rng(data.client).permutation(len(data)))
         aside, used = order.split([count := round_up(left_out, len(data)), len(data) - count])
@@ -62,24 +57,17 @@ def fedavg_prior(
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
         fit = MEMORY * state.memory["fit"] + sum(out["fit"] for out in outputs.values())
-        state, info = average(state, outputs)
+        state, info = base.server_update(state, outputs)
         return replace(state, memory={"fit": fit}), {**info, "strength": float(STRENGTHS[fit.argmax()])}
 
-    def personalize_matched(
-        message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator
-    ) -> Params:
+    def personalize_matched(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
         head = head_matrix(network, message["params"])
         head[:, -1] += message["strength"] * log_proportions(data.labels, data.n_classes)
-        return {**message["params"], **head_params(network, head)}
+        return with_head(network, message["params"], head)
 
+    evaluated = "the server's network; with the client's log-proportions for labels like its own"
     return Algorithm(
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        personalize=keep_received,
-        evaluated="the server's network; with the client's log-proportions for labels like its own",
-        personalize_matched=personalize_matched,
+        client_update, evaluated, init, broadcast, server_update, personalize_matched=personalize_matched
     )
 
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
 from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, ClientData, Params
-from vaneb.fl.algorithms.common import average_into_params, send_params, start_from
-from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng, average_into_params
+from vaneb.fl.algorithms.common import chosen, local_training
+from vaneb.fl.network import Network
 from vaneb.fl.trees import Tree
 
 
 def fedbabu(
     network: Network,
     *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
     tune_epochs: int,
     tune_rate: float,
     tune_batch_size: int,
     tune: str = "all",
+    **sgd: Any,
 ) -> Algorithm:
     """The initial head stays fixed while clients train the body; each client then fine-tunes.
 
@@ -31,41 +28,23 @@ def fedbabu(
     """
     if tune not in ("all", "head"):
         raise InvalidOption(f"tune = {tune!r}: use 'all' or 'head'.")
+    train = local_training(network, **sgd)
+    fine_tune = local_training(
+        network, epochs=tune_epochs, batch_size=tune_batch_size, learning_rate=tune_rate
+    )
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        load_params(network, message["params"])
-        sgd_epochs(
-            network,
-            data,
-            rng,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            names=network.body_names,
-        )
-        return {"body": read_params(network, network.body_names), "n": len(data)}, client_state
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        params = train(message["params"], data, rng, names=network.body_names)
+        return {"body": chosen(params, network.body_names), "n": len(data)}, client_state
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        load_params(network, message["params"])
-        sgd_epochs(
-            network,
-            data,
-            rng,
-            epochs=tune_epochs,
-            batch_size=tune_batch_size,
-            learning_rate=tune_rate,
-            names=None if tune == "all" else network.head_names,
-        )
-        return read_params(network)
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        names = None if tune == "all" else network.head_names
+        return fine_tune(message["params"], data, rng, names=names)
 
     return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
-        server_update=average_into_params("body"),
-        personalize=personalize,
+        client_update,
         evaluated="the server's network, fine-tuned by the client"
         + (" (head only)" if tune == "head" else ""),
+        server_update=average_into_params("body"),
+        personalize=personalize,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,15 +15,7 @@ from vaneb.fl.algorithms.fedavg import fedavg
 from vaneb.fl.network import Network, features, head_matrix, load_params
 
 
-def knn_per(
-    network: Network,
-    *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    neighbours: int = 10,
-    share: float = 0.5,
-) -> Algorithm:
+def knn_per(network: Network, *, neighbours: int = 10, share: float = 0.5, **sgd: Any) -> Algorithm:
     """FedAvg; a client predicts share * (its k nearest images' labels) + (1 - share) * softmax.
 
     Parameters
@@ -42,7 +35,5 @@ def knn_per(
         shares = torch.softmax(seen @ head_matrix(network, params).T, dim=1)
         return torch.log(share * votes.sum(1) + (1 - share) * shares + 1e-12)
 
-    base = fedavg(network, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-    return replace(
-        base, predict=predict, evaluated="the server's network mixed with the client's nearest images"
-    )
+    evaluated = "the server's network mixed with the client's nearest images"
+    return replace(fedavg(network, **sgd), predict=predict, evaluated=evaluated)

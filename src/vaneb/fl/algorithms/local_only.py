@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from vaneb.fl.algorithm import Algorithm, ClientData, Params
-from vaneb.fl.algorithms.common import count_round, send_params, start_from
-from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng, count_round
+from vaneb.fl.algorithms.common import local_training
+from vaneb.fl.network import Network
 from vaneb.fl.trees import Tree
 
 
-def local_only(network: Network, *, epochs: int, batch_size: int, learning_rate: float) -> Algorithm:
+def local_only(network: Network, **sgd: Any) -> Algorithm:
     """One round in which every client trains alone from the common start; nothing is sent back.
 
     Parameters
@@ -19,22 +18,17 @@ def local_only(network: Network, *, epochs: int, batch_size: int, learning_rate:
     epochs : rounds x participation x local epochs of the federated methods: the passes that a client
         makes over its data there, on average.
     """
+    train = local_training(network, **sgd)
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        load_params(network, message["params"])
-        sgd_epochs(network, data, rng, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-        return {"n": len(data)}, {"params": read_params(network)}
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        return {"n": len(data)}, {"params": train(message["params"], data, rng)}
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
         return client_state.get("params", message["params"])
 
     return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
+        client_update,
+        evaluated="the client's own network, trained alone",
         server_update=count_round,
         personalize=personalize,
-        evaluated="the client's own network, trained alone",
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from vaneb.fl.algorithm import Algorithm, ClientData, Params
-from vaneb.fl.algorithms.common import average_into_params, send_params, start_from
+from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng
+from vaneb.fl.algorithms.common import local_training
 from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import batches, gradients, sgd_epochs, step
+from vaneb.fl.training import batches, gradients, step
 from vaneb.fl.trees import Tree
 
 
@@ -30,9 +29,9 @@ def per_fedavg(
     adapt_epochs : passes over its own data with which a client adapts the shared network before use.
     """
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
+    adapt = local_training(network, epochs=adapt_epochs, batch_size=batch_size, learning_rate=inner_rate)
+
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         load_params(network, message["params"])
         moving = [network.tensors[name] for name in network.trainable_names]
         network.module.train()
@@ -50,16 +49,8 @@ def per_fedavg(
                 step(moving, direction, learning_rate)
         return {"params": read_params(network), "n": len(data)}, client_state
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        load_params(network, message["params"])
-        sgd_epochs(network, data, rng, epochs=adapt_epochs, batch_size=batch_size, learning_rate=inner_rate)
-        return read_params(network)
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        return adapt(message["params"], data, rng)
 
-    return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
-        server_update=average_into_params("params"),
-        personalize=personalize,
-        evaluated="the server's network, adapted by the client",
-    )
+    evaluated = "the server's network, adapted by the client"
+    return Algorithm(client_update, evaluated, personalize=personalize)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 
-from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
-from vaneb.fl.algorithms.common import average_into_params, send_params, start_from
+from vaneb.fl.algorithm import (
+    Algorithm,
+    ClientData,
+    Outputs,
+    Params,
+    Rng,
+    ServerState,
+    average_params,
+)
+from vaneb.fl.algorithms.common import local_training
 from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import batches, check_positive, gradients, pull_towards, sgd_epochs, step
+from vaneb.fl.training import batches, check_positive, gradients, pull_to, pull_towards, step
 from vaneb.fl.trees import Tree
 
 
@@ -35,16 +42,16 @@ def pfedme(
     mixing : beta; the server moves to (1 - beta) w + beta times the clients' average.
     """
     check_positive(strength=strength, inner_steps=inner_steps, outer_rate=outer_rate, mixing=mixing)
-    average = average_into_params("params")
+    near = local_training(
+        network, epochs=epochs * inner_steps, batch_size=batch_size, learning_rate=learning_rate
+    )
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         load_params(network, message["params"])
         network.module.train()
         theta = [network.tensors[name] for name in network.trainable_names]
         w = [message["params"][name].clone() for name in network.trainable_names]
-        pull = pull_towards(w, strength)
+        pull = pull_to(w, strength)
         for _ in range(epochs):
             for images, labels in batches(data, batch_size, rng):
                 for _ in range(inner_steps):
@@ -58,29 +65,13 @@ def pfedme(
         return {"params": shared, "n": len(data)}, client_state
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
-        after, info = average(state, outputs)
+        after, info = average_params(state, outputs)
         params = {name: torch.lerp(value, after.params[name], mixing) for name, value in state.params.items()}
         return replace(after, params=params), info
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        load_params(network, message["params"])
-        shared = [message["params"][name] for name in network.trainable_names]
-        sgd_epochs(
-            network,
-            data,
-            rng,
-            epochs=epochs * inner_steps,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            adjust=pull_towards(shared, strength),
-        )
-        return read_params(network)
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        shared = message["params"]
+        return near(shared, data, rng, adjust=pull_towards(network, shared, strength))
 
-    return Algorithm(
-        init=start_from,
-        broadcast=send_params,
-        client_update=client_update,
-        server_update=server_update,
-        personalize=personalize,
-        evaluated="the client's proximal point of the server's network",
-    )
+    evaluated = "the client's proximal point of the server's network"
+    return Algorithm(client_update, evaluated, server_update=server_update, personalize=personalize)

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
-from vaneb.fl.algorithms.common import keep_received
-from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import sgd_epochs, weighted_average
+from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState, weighted_average
+from vaneb.fl.algorithms.common import local_training
+from vaneb.fl.network import Network
 from vaneb.fl.trees import Tree
 
 
 def scaffold(
-    network: Network,
-    *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
-    n_clients: int,
-    server_rate: float = 1.0,
+    network: Network, *, learning_rate: float, n_clients: int, server_rate: float = 1.0, **sgd: Any
 ) -> Algorithm:
     """Local steps y <- y - eta (g(y) - c_k + c); then c_k <- c_k - c + (x - y) / (steps * eta).
 
@@ -31,38 +24,29 @@ def scaffold(
     ----------
     n_clients : N, the size of the whole federation: the server's control moves by |S| / N.
     """
-    names = network.trainable_names
+    names, train = network.trainable_names, local_training(network, learning_rate=learning_rate, **sgd)
 
     def zeros(params: Params) -> Params:
         return {name: torch.zeros_like(params[name]) for name in names}
 
-    def init(params: Params, rng: np.random.Generator) -> ServerState:
+    def init(params: Params, rng: Rng) -> ServerState:
         return ServerState(params, memory={"control": zeros(params)})
 
     def broadcast(state: ServerState, client: int) -> Tree:
         return {"params": state.params, "control": state.memory["control"]}
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         start, control = message["params"], message["control"]
         own = client_state.get("control") or zeros(start)
         correction = [control[name] - own[name] for name in names]
+        steps = 0
 
         def adjust(moving: Sequence[Tensor], direction: Sequence[Tensor]) -> None:
+            nonlocal steps
             torch._foreach_add_(list(direction), correction)
+            steps += 1
 
-        load_params(network, start)
-        steps = sgd_epochs(
-            network,
-            data,
-            rng,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            adjust=adjust,
-        )
-        end = read_params(network)
+        end = train(start, data, rng, adjust=adjust)
         new = {
             name: own[name] - control[name] + (start[name] - end[name]) / (steps * learning_rate)
             for name in names
@@ -79,11 +63,4 @@ def scaffold(
         control = {name: state.memory["control"][name] + share * change[name] for name in names}
         return replace(state, params=params, round=state.round + 1, memory={"control": control}), {}
 
-    return Algorithm(
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        personalize=keep_received,
-        evaluated="the server's network, the same for every client",
-    )
+    return Algorithm(client_update, init=init, broadcast=broadcast, server_update=server_update)

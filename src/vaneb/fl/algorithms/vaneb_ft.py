@@ -1,20 +1,24 @@
-"""VANEB-FT: after FedAvg every client fine-tunes the head; one empirical Bayes step denoises all heads."""
+"""VANEB-FT: after FedAvg every client fine-tunes the head; one empirical Bayes step denoises all heads.
+
+With ``adjusted`` it is VANEB-LA, which is beyond the paper.  Fine-tuning on a client's skewed labels teaches
+its head two things at once: what the client's images look like and which labels it has many of.  The second
+is known to the client exactly, so it need not be estimated, averaged over clients or undone: the loss is that
+of the logits *plus* the client's smoothed log-proportions, and so are the gradients in Sigma_k.  What remains
+in the head is what heads have in common.  One personalised model then has two operating points: as it is for
+balanced labels, with the client's log-proportions added for labels like its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
-from vaneb.fl.algorithms.vaneb_common import EmpiricalBayes, head_for, seeded_start, shrink_outputs
+from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Rng, ServerState, of_cohorts
+from vaneb.fl.algorithms.common import head_tuning, own_head
+from vaneb.fl.algorithms.vaneb_common import empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.head_covariance import head_variances
-from vaneb.fl.head_training import fine_tune_heads
-from vaneb.fl.network import Network, head_matrix, head_params, load_params
+from vaneb.fl.network import Network
 from vaneb.fl.personalise_heads import Rule
 from vaneb.fl.trees import Tree
 
@@ -22,15 +26,13 @@ from vaneb.fl.trees import Tree
 def vaneb_ft(
     network: Network,
     *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
     rule: Rule,
     damping: float,
     iterations: int,
     atoms: int = 10,
     adjusted: bool = False,
     prior_count: float | None = None,
+    **sgd: Any,
 ) -> Algorithm:
     """One round with all clients, started from a FedAvg network; the body stays as it is.
 
@@ -39,81 +41,43 @@ def vaneb_ft(
     rule : "direct" or "coordinate": how Sigma_k(.) is had from what client k reports.
     damping : lambda in Sigma_k.
     iterations : pseudo-EM steps S.
-    adjusted : fine-tune on logits plus the client's log-proportions (see ``vaneb_la``).
+    adjusted : fine-tune on logits plus the client's log-proportions.
     prior_count : m, a number of images; None, as in the paper, leaves every client its posterior mean.
         Otherwise the atoms have a Gaussian spread: row c of a head is known to its client from the n_kc
         images of class c, so with a noise of sigma^2 / n_kc and a spread of sigma^2 / m its posterior mean
         keeps the share t_c = n_kc / (n_kc + m) of the client's own row and 1 - t_c of the mean over atoms.
     """
-    if prior_count is not None and not prior_count >= 0:
-        raise InvalidOption(f"prior_count = {prior_count}: must be a number of images, zero or more.")
-    step = EmpiricalBayes(rule=rule, atoms=atoms, iterations=iterations)
-
-    def broadcast(state: ServerState, client: int) -> Tree:
-        return {"params": state.params, **head_for(state, client)}
+    shrink = empirical_bayes(rule=rule, iterations=iterations, atoms=atoms)
+    tune = head_tuning(network, adjusted=adjusted, **sgd)
 
     def cohort_update(
-        message: Tree,
-        clients: Sequence[ClientData],
-        client_states: Sequence[Tree],
-        rngs: Sequence[np.random.Generator],
+        message: Tree, clients: Sequence[ClientData], client_states: Sequence[Tree], rngs: Sequence[Rng]
     ) -> list[tuple[Tree, Tree]]:
-        load_params(network, message["params"])
-        heads, seen, residuals = fine_tune_heads(
-            network,
-            head_matrix(network, message["params"]),
-            clients,
-            rngs,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            adjusted=adjusted,
-        )
+        tuned = tune(message["params"], clients, rngs)
         return [
             (
-                {
-                    "head": heads[k],
-                    "variance": head_variances(residuals[k], seen[k], damping),
-                    "n": len(data),
-                },
-                client_states[k] if prior_count is None else {"head": heads[k]},
+                {"head": head, "variance": head_variances(residuals, seen, damping), "n": len(data)},
+                state if prior_count is None else {"head": head},
             )
-            for k, data in enumerate(clients)
+            for data, state, head, seen, residuals in zip(clients, client_states, *tuned, strict=True)
         ]
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        return cohort_update(message, [data], [client_state], [rng])[0]
-
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
-        heads, info = shrink_outputs(state, outputs, step)
-        memory = {**state.memory, "heads": heads}
-        return replace(state, round=state.round + 1, memory=memory), info
+        heads, info = shrink(state, outputs)
+        return replace(state, round=state.round + 1, memory={**state.memory, "heads": heads}), info
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        if "head" not in message:
-            return message["params"]
-        head = message["head"]
-        if prior_count is not None and "head" in client_state:
-            own = own_row_shares(data, prior_count)[:, None]
-            head = (1 - own) * head + own * client_state["head"]
-        return {**message["params"], **head_params(network, head)}
-
-    return Algorithm(
-        init=seeded_start,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        personalize=personalize,
+    return of_cohorts(
+        cohort_update,
         evaluated=f"the FedAvg body with the client's posterior mean head ({rule} covariance"
         + (")" if prior_count is None else f", spread of {prior_count:g} images)"),
-        cohort_update=cohort_update,
+        init=seeded_start,
+        broadcast=send_own_head,
+        server_update=server_update,
+        personalize=own_head(network, prior_count),
         adds_label_prior=adjusted,
     )
 
 
-def own_row_shares(data: ClientData, prior_count: float) -> Tensor:
-    """t_c = n_kc / (n_kc + m) for every class c, shape (classes,); 0 for classes that were never seen."""
-    counts = torch.bincount(data.labels, minlength=data.n_classes).to(torch.float32)
-    return torch.where(counts > 0, counts / (counts + prior_count), 0.0)
+def vaneb_la(network: Network, **options: Any) -> Algorithm:
+    """VANEB-FT with logit-adjusted fine-tuning."""
+    return vaneb_ft(network, adjusted=True, **options)

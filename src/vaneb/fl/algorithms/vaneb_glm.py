@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
+from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState
 from vaneb.fl.head_training import softmax_residuals
 from vaneb.fl.label_prior import log_proportions
-from vaneb.fl.network import Network, features, head_matrix, head_params, load_params
+from vaneb.fl.network import Network, features, head_matrix, load_params, with_head
 from vaneb.fl.training import check_positive
 from vaneb.fl.trees import Tree
 
@@ -50,7 +50,7 @@ def vaneb_glm(network: Network, *, groups: int = 1, starts: int = 5, spread: flo
     if groups < 1 or starts < 1:
         raise InvalidOption(f"groups = {groups}, starts = {starts}: must be at least 1.")
 
-    def init(params: Params, rng: np.random.Generator) -> ServerState:
+    def init(params: Params, rng: Rng) -> ServerState:
         only = head_matrix(network, params).to(torch.float64)[None, None]
         memory = {"means": only, "weights": torch.ones(1, 1), "spread": OWN_SPREAD if groups > 1 else spread}
         return ServerState(params, memory={**memory, "lot": int(rng.integers(2**31))})
@@ -73,9 +73,7 @@ def vaneb_glm(network: Network, *, groups: int = 1, starts: int = 5, spread: flo
             )
         return heads, fit
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         heads, fit = posteriors(message, client_state, data, STEPS)
         return {"heads": heads, "fit": fit, "n": len(data)}, {"heads": heads}
 
@@ -102,23 +100,18 @@ def vaneb_glm(network: Network, *, groups: int = 1, starts: int = 5, spread: flo
                 memory["means"] = memory["means"][best : best + 1]
                 memory["weights"] = memory["weights"][best : best + 1]
         mean = (memory["weights"][0, :, None, None] * memory["means"][0]).sum(0)
-        params = {**state.params, **head_params(network, mean)}
+        params = with_head(network, state.params, mean)
         info = {"likelihood": float(likelihood.max())}
         return replace(state, params=params, round=state.round + 1, memory=memory), info
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
         heads, fit = posteriors(message, client_state, data, MOST_STEPS)
         shares = torch.softmax(fit[0] + message["weights"][0].log(), 0)
-        return {**message["params"], **head_params(network, (shares[:, None, None] * heads[0]).sum(0))}
+        return with_head(network, message["params"], (shares[:, None, None] * heads[0]).sum(0))
 
+    evaluated = "the FedAvg body with the client's posterior mean of the head (exact likelihood)"
     return Algorithm(
-        init=init,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        personalize=personalize,
-        evaluated="the FedAvg body with the client's posterior mean of the head (exact likelihood)",
-        adds_label_prior=True,
+        client_update, evaluated, init, broadcast, server_update, personalize, adds_label_prior=True
     )
 
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-import numpy as np
+from typing import Any
 
 from vaneb.errors import InvalidOption
-from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, ServerState
-from vaneb.fl.algorithms.vaneb_common import EmpiricalBayes, head_for, seeded_start, shrink_outputs
+from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState, average_of
+from vaneb.fl.algorithms.common import chosen, local_training
+from vaneb.fl.algorithms.vaneb_common import empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.head_covariance import head_variances
 from vaneb.fl.head_training import softmax_residuals
-from vaneb.fl.network import Network, features, head_matrix, head_params, load_params, read_params
+from vaneb.fl.network import Network, features, head_matrix, with_head
 from vaneb.fl.personalise_heads import Rule
-from vaneb.fl.training import sgd_epochs, weighted_average
 from vaneb.fl.trees import Tree
 
 
 def vaneb_head(
     network: Network,
     *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
     rule: Rule,
     damping: float,
     iterations: int,
     atoms: int = 10,
     every: int = 5,
+    **sgd: Any,
 ) -> Algorithm:
     """Clients train body and head together; the server averages bodies and keeps every client's head.
 
@@ -38,27 +35,20 @@ def vaneb_head(
     """
     if every < 1:
         raise InvalidOption(f"every = {every}: must be at least 1.")
-    step = EmpiricalBayes(rule=rule, atoms=atoms, iterations=iterations)
+    shrink = empirical_bayes(rule=rule, iterations=iterations, atoms=atoms)
+    train = local_training(network, **sgd)
 
     def is_due(state: ServerState) -> bool:
         return (state.round + 1) % every == 0
 
     def broadcast(state: ServerState, client: int) -> Tree:
         # Variances are wanted in the rounds that use them only.
-        return {"params": state.params, "report_variance": is_due(state), **head_for(state, client)}
+        return {**send_own_head(state, client), "report_variance": is_due(state)}
 
-    def client_update(
-        message: Tree, data: ClientData, client_state: Tree, rng: np.random.Generator
-    ) -> tuple[Tree, Tree]:
-        load_params(network, personalize(message, client_state, data, rng))
-        sgd_epochs(network, data, rng, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-        params = read_params(network)
+    def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
+        params = train(personalize(message, client_state, data, rng), data, rng)
         head = head_matrix(network, params)
-        output = {
-            "body": {name: params[name] for name in network.body_names},
-            "head": head,
-            "n": len(data),
-        }
+        output = {"body": chosen(params, network.body_names), "head": head, "n": len(data)}
         if message["report_variance"]:
             seen = features(network, data.images)
             residuals = softmax_residuals(head, seen, data.labels, None)
@@ -66,27 +56,14 @@ def vaneb_head(
         return output, client_state
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
-        body = weighted_average(
-            [out["body"] for out in outputs.values()], [out["n"] for out in outputs.values()]
-        )
-        if is_due(state):
-            heads, info = shrink_outputs(state, outputs, step)
-        else:
-            heads, info = {str(client): out["head"] for client, out in outputs.items()}, {}
+        heads = {str(client): out["head"] for client, out in outputs.items()}
+        heads, info = shrink(state, outputs) if is_due(state) else (heads, {})
         memory = {**state.memory, "heads": {**state.memory.get("heads", {}), **heads}}
-        params = {**state.params, **body}
+        params = state.params | average_of(outputs, "body")
         return replace(state, params=params, round=state.round + 1, memory=memory), info
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: np.random.Generator) -> Params:
-        if "head" not in message:
-            return message["params"]
-        return {**message["params"], **head_params(network, message["head"])}
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        return with_head(network, message["params"], message.get("head"))
 
-    return Algorithm(
-        init=seeded_start,
-        broadcast=broadcast,
-        client_update=client_update,
-        server_update=server_update,
-        personalize=personalize,
-        evaluated=f"the server's body with the client's head ({rule} covariance)",
-    )
+    evaluated = f"the server's body with the client's head ({rule} covariance)"
+    return Algorithm(client_update, evaluated, seeded_start, broadcast, server_update, personalize)

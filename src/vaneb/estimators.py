@@ -268,9 +268,12 @@ class VANEB(Estimator):
 
     def _solve(self, likelihood: Likelihood, progress: Progress | None) -> Fit:
         name = self.solver or "certified"
-        own = {"certified": {"proof": True}, "pseudo-em": {"iterations": self.iterations}}.get(name, {})
+        options: dict[str, dict[str, Any]] = {
+            "certified": {"proof": True},
+            "pseudo-em": {"iterations": self.iterations},
+        }
         rng = np.random.default_rng(self.seed)
-        return solver(name)(likelihood, tol=self.tol, rng=rng, progress=progress, **own)
+        return solver(name)(likelihood, tol=self.tol, rng=rng, progress=progress, **options.get(name, {}))
 
 
 @dataclass(frozen=True, eq=False)

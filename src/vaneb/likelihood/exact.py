@@ -55,9 +55,10 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
     if family.by_row and rows.n_clients:
         constant = np.add.reduceat(family.log_constant(rows.response, rows.weight), rows.starts[:-1])
     objective = family.objective(rows)
+    if isinstance(objective, RowsObjective):
+        return RowsLikelihood(objective, fits, constant, family.dispersion)
     assert isinstance(objective, ValuedObjective)
-    kind = RowsLikelihood if isinstance(objective, RowsObjective) else ExactLikelihood
-    return kind(objective, fits, constant, family.dispersion)
+    return ExactLikelihood(objective, fits, constant, family.dispersion)
 
 
 def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:

@@ -93,7 +93,8 @@ class RowsObjective:
         values, data, value = self.family.losses.values, self._data, np.zeros(len(clients))
 
         def block(part: slice) -> None:
-            losses(values, *data, clients[part], theta[part], value[part])
+            arguments = values, *data, clients[part], theta[part], value[part]
+            losses(*arguments)
 
         list(map_blocks(block, len(clients)))
         return value
@@ -107,8 +108,9 @@ class RowsObjective:
         hessian = np.zeros((len(clients), d, d))
 
         def block(part: slice) -> None:
-            own = value[part], gradient[part], hessian[part]
-            sums(derivatives, *data, clients[part], theta[part], *own)
+            out = value[part], gradient[part], hessian[part]
+            arguments = derivatives, *data, clients[part], theta[part], *out
+            sums(*arguments)
 
         list(map_blocks(block, len(clients)))
         return value, gradient, hessian

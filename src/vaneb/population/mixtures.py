@@ -1,7 +1,7 @@
 """A draw of the population given sums over clients: the model, and its conditional distributions.
 
     theta_k ~ sum_j w_j N(mu_j, S_j)             a Dirichlet process mixture, concentration alpha
-    mu_j    ~ t(m, Omega)     m ~ N(0, MIDDLE^2), Omega ~ inverse Wishart(d + 1, I + 2 diag(b))
+    mu_j    ~ t(m, Omega)     m ~ N(0, MIDDLE^2), Omega ~ inverse Wishart(d + 1, BETWEEN I)
     S_j     ~ inverse Wishart(nu + d - 1, 2 nu c_j diag(b))    c_j uniform: groups may be tight
     b_i     ~ Gamma(1/2, rate 1 / REACH^2)       shared by the components, as is nu, one of FIRMNESS
 
@@ -29,6 +29,8 @@ from vaneb.likelihood.seam import Array
 REACH = 7.0
 #: Prior standard deviation of the middle of the groups: they lie about the usual client, not an odd one.
 MIDDLE = 3.0
+#: Scale of the prior of the covariance of centres, in squared units of the population.
+BETWEEN = 2.0
 #: Degrees of freedom of the t distribution of centres.
 TAIL = 2.0
 #: Values of nu; before clients are seen, each is half as likely as the one before it.
@@ -128,15 +130,18 @@ def _lower(root):
 
 @njit(cache=True)
 def _scale(rng, shape, rate, least):
-    """A draw from the gamma distribution, between ``least`` and 1."""
-    for _ in range(50):
+    """A draw from the gamma distribution, between ``least`` and 1; ``shape`` is above 1."""
+    end = 1.0 if shape - 1 > rate else least
+    slope = (shape - 1) / end - rate
+    outside = slope > 0 if end == 1 else slope < 0
+    while True:
         c = rng.gamma(shape, 1 / rate)
         if least <= c <= 1:
             return c
-    # Far out on one side: the density is exponential near the end of the range.
-    end = 1.0 if shape / rate > 1 else least
-    slope = (shape - 1) / end - rate
-    return min(max(end - rng.exponential() / slope, least), 1.0)
+        if outside:  # The density's logarithm is concave: its tangent at the nearer end lies above it.
+            c = end - rng.exponential() / slope
+            if least <= c <= 1 and rng.exponential() > (shape - 1) * (c / end - 1 - math.log(c / end)):
+                return c
 
 
 @njit(cache=True)
@@ -259,7 +264,7 @@ def draw_population(
     for i in range(d):
         b = rng.gamma(0.5 + 0.5 * freedom * used, 1 / (1 / REACH**2 + nu * information[i]))
         shape[i] = 2 * nu * b
-    scatter, back, ties = np.diag(1 + shape / nu), np.linalg.inv(between), np.empty(total)
+    scatter, back, ties = BETWEEN * np.eye(d), np.linalg.inv(between), np.empty(total)
     middle_sum = np.zeros(d)
     for j in range(used):
         away = centres[order[j]] - middle

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
-from vaneb.commands.page import PageOption, check_page
+from vaneb.commands.streams import check_files
 from vaneb.drawing import check_format
 from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
@@ -75,7 +76,7 @@ def study(
         bool, typer.Option("--paper", help="The paper's own six estimators, to the letter, on its curves.")
     ] = False,
     form: Annotated[str, typer.Option("--format", help="Of the figures: png, svg or pdf.")] = "png",
-    report: PageOption = None,
+    report: options.Page = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Run the simulation study.
@@ -89,7 +90,7 @@ def study(
             for name, text in (("clients", clients), ("n_min", n_min))
             if text is not None
         }
-        check_page(report)
+        check_files({}, {"--report": report})
         rates = scenario in (Subject.THEORY, Subject.DENSITY)
         if (rates or scenario == Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import complain, told_to_user
-from vaneb.commands.page import PageOption, check_page
+from vaneb.commands.streams import check_files
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def train(
     keep_networks: Annotated[
         bool, typer.Option("--keep-networks", help="Keep every client's network, for load_personal.")
     ] = False,
-    report: PageOption = None,
+    report: options.Page = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Train and personalise networks over many clients.
@@ -65,7 +66,7 @@ def train(
     """
     with told_to_user(f"interrupted: finished rounds are saved in {out}; the same command resumes."):
         _need_torch()
-        check_page(report)
+        check_files({}, {"--report": report})
         from vaneb.fl.experiment import run_experiment
 
         experiment = _experiment(config, data, method, clients, alpha, shift, seed, rounds, evaluate_every)

@@ -337,3 +337,14 @@ def test_the_limits_of_a_funnel_are_those_of_clients_of_any_size(fitted):
         for side in ("lower", "upper"):
             between = [np.interp(np.log(at), grid, curve) for curve in drawn["limits"][side]]
             assert_allclose(between, getattr(limits, side), atol=loose)
+
+
+def test_what_the_command_notes_is_on_the_page_once_and_as_a_sentence() -> None:
+    rng = np.random.default_rng(0)
+    reports = Reports(3 * rng.standard_normal(4), standard_errors=np.ones(4))
+    model = VANEB().fit(reports)
+    assert model.notes_  # few clients
+    content = fit_content(model, model.personalize(reports), reports, notes=[*model.notes_, "rows are few"])
+    assert content["notes"][-1] == "Rows are few."
+    assert len(content["notes"]) == len(model.notes_) + 1
+    assert all(note[0].isupper() and note.endswith(".") for note in content["notes"])

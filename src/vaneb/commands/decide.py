@@ -7,34 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import told_to_user
 from vaneb.commands.streams import (
-    JsonOption,
-    LevelOption,
-    OutOption,
-    QuietOption,
     check_files,
     check_level,
-    check_out,
     print_json,
+    print_rows,
     summary_beside,
-    writing,
+    table_writer,
+    write_together,
 )
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vaneb.decisions import Decisions
-
-PosteriorOption = Annotated[
-    Path | None,
-    typer.Option("--posterior-out", help="Also save the joint posterior (.parquet), for `vaneb decide`."),
-]
-
-
-def check_posterior_out(path: Path | None) -> None:
-    """Refuse a file that would not be found again."""
-    if path is not None and path.suffix.lower() != ".parquet":
-        raise InvalidOption(f"--posterior-out {path}: must end in .parquet.")
 
 
 def decide(
@@ -44,7 +31,7 @@ def decide(
             help="What --posterior-out of `vaneb personalize` or `vaneb run` wrote.", metavar="RESULT"
         ),
     ],
-    out: OutOption = None,
+    out: options.Out = None,
     of: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,13 +57,12 @@ def decide(
     misordered: Annotated[
         str, typer.Option(help="Share of the pairs in different grades that may be in the wrong order.")
     ] = "5%",
-    level: LevelOption = 0.9,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    level: options.Level = 0.9,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say who differs, who is highest or lowest, and all ranks."""
     with told_to_user(as_json=as_json):
-        check_out(out, as_json)
         check_files({"RESULT": posterior}, {"--out": out}, as_json)
         check_level(level)
         asked: dict[str, Any] = {
@@ -89,16 +75,11 @@ def decide(
             "level": level,
         }
         from vaneb.decisions import load_posterior
-        from vaneb.tables import suffix_of, write_content
 
         joint = load_posterior(posterior)
         decisions = joint.decide(weights_of(of, joint.names))
         table = decisions.table(**asked)
-        if out is not None:
-            with writing(out) as file:
-                write_content(
-                    file, _readable(table) if suffix_of(out) != ".parquet" else table, suffix_of(out)
-                )
+        write_together((out, table_writer(table, _readable)))
         answers = _answers(decisions, asked)
         if not quiet:
             with summary_beside(out, as_json):
@@ -188,8 +169,7 @@ def _summarise(decisions: Decisions, asked: dict[str, Any], found: dict[str, Any
         f"around {found['target']:.4g}: {found['outside_95']:,} outside the 95% limits, "
         f"{found['outside_998']:,} outside 99.8%"
     )
-    for name, value in rows.items():
-        print(f"{name:<18} {value}")
+    print_rows(rows)
 
 
 def _readable(table: Any) -> Any:

@@ -52,6 +52,11 @@ def number(value: float, percent: bool = False, step: float | None = None) -> st
     return text.replace("-", "\u2212") + ("%" if percent else "")
 
 
+def sentence(note: str) -> str:
+    """A note of a command as a sentence of the page."""
+    return f"{note[:1].upper()}{note[1:]}{'' if note.endswith(('.', '!', '?')) else '.'}"
+
+
 def findings(
     shown: Shown, posterior: Posterior, held_out: HeldOut | None, noun: tuple[str, str], level: float
 ) -> str:

@@ -130,39 +130,52 @@ def _add_moments(p, means, origin, solved, w, average, second):
 
 
 @njit(cache=True, nogil=True)
-def posterior_components(n, x, precision, log_weights, centres, roots, starts, shares, mean, variance):
-    """Shares of components (K, m), averaged over populations, and mean and variances (K, m, D) in them."""
+def posterior_components(n, x, precision, log_weights, centres, roots, starts, shares, mean, covariance):
+    """Shares of components (K, m), averaged over populations, and mean (K, m, D) and covariance in them.
+
+    ``covariance`` is (K, m, D) for variances or (K, m, D * D); moments are left out where ``mean`` is empty.
+    Without populations (``starts`` has one entry) shares are left as log-likelihoods plus ``log_weights``.
+    """
     d, r = roots.shape[1:]
-    mu, root = centres, roots.reshape(len(roots), d * r)
-    n_draws = len(starts) - 1
+    root = roots.reshape(len(roots), d * r)
     room, p = scratch(d, r), np.empty(LANES)
     solved, means, w = np.empty((r * d, LANES)), np.empty((d, LANES)), np.empty(LANES)
+    full = covariance.shape[2] > d
     for k in range(len(x)):
         at, here = k * LANES, min(LANES, n - k * LANES)
-        for j in range(len(mu)):
-            weigh(x[k], precision[k], mu[j], root[j], room, p)
-            solve(mu[j], root[j], room, solved, means)
+        for j in range(len(root)):
+            weigh(x[k], precision[k], centres[j], root[j], room, p)
             for v in range(here):
                 shares[at + v, j] = p[v] + log_weights[j]
+            if mean.size == 0:
+                continue
+            solve(centres[j], root[j], room, solved, means)
             for i in range(d):
-                w[:] = 0.0
-                for q in range(r):
-                    for v in range(LANES):
-                        w[v] += solved[q * d + i, v] * solved[q * d + i, v]
                 for v in range(here):
                     mean[at + v, j, i] = means[i, v]
-                    variance[at + v, j, i] = w[v]
+                for c in range(0 if full else i, i + 1):
+                    for v in range(LANES):
+                        w[v] = 0.0
+                    for q in range(r):
+                        for v in range(LANES):
+                            w[v] += solved[q * d + i, v] * solved[q * d + c, v]
+                    for v in range(here):
+                        covariance[at + v, j, i * d + c if full else i] = w[v]
+                        if full:
+                            covariance[at + v, j, c * d + i] = w[v]
         for v in range(here):
-            own = shares[at + v]
-            for s in range(n_draws):
-                part = own[starts[s] : starts[s + 1]]
-                top = part.max()
+            for s in range(len(starts) - 1):
+                part, top, total = shares[at + v, starts[s] : starts[s + 1]], -np.inf, 0.0
+                for j in range(len(part)):
+                    top = max(top, part[j])
                 for j in range(len(part)):
                     part[j] -= top
                 exponentials(part, len(part), part)
-                scale = 1 / (part.sum() * n_draws)
                 for j in range(len(part)):
-                    part[j] *= scale
+                    total += part[j]
+                total *= len(starts) - 1
+                for j in range(len(part)):
+                    part[j] /= total
 
 
 @njit(cache=True, nogil=True)

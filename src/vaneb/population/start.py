@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array
-from vaneb.population import sweep as kernels
-from vaneb.population.conditioning import moments_of
+from vaneb.population.conditioning import moments_of, posterior_components
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
@@ -26,6 +25,8 @@ STEPS, STEPS_BETWEEN = 15, 4
 FAR = 8.0
 #: Standard deviation of a group made for one client.
 LONE = 0.3
+#: Blocks of lanes that a step of EM looks at together.
+BLOCKS = 8
 #: Pairs whose merger is tried in a round, for each group.
 PAIRS = 2
 
@@ -99,10 +100,7 @@ def _steps(
     """Steps of EM; a covariance has a weak prior, and groups of less than a client are dropped."""
     r = len(varying)
     for _ in range(count):
-        logs = np.log(np.maximum(weights, 1e-300))
-        _, n, first, second = kernels.expectation(
-            clients.clients, clients.x, clients.precision, logs, varying, centres, roots
-        )
+        n, first, second = _expected(clients, varying, weights, centres, roots)
         keep = n > 1.0
         keep[np.argmax(n)] = True
         n, first, second, centres, roots = n[keep], first[keep], second[keep], centres[keep], roots[keep]
@@ -115,6 +113,34 @@ def _steps(
     return weights, centres, roots
 
 
+def _expected(
+    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
+) -> tuple[Array, Array, Array]:
+    """Expected numbers of clients, and first and second moments of theta - mu, by group."""
+    (m, d), sums = centres.shape, None
+    logs, population = np.log(np.maximum(weights, 1e-300)), np.array([0, m])
+    for first in range(0, len(clients.x), BLOCKS):
+        some = clients.part(slice(first, min(first + BLOCKS, len(clients.x))))
+        n = some.clients
+        p, mean, covariance = np.empty((n, m)), np.empty((n, m, d)), np.empty((n, m, d * d))
+        posterior_components(n, *some[:2], logs, centres, roots, population, p, mean, covariance)
+        u = np.ascontiguousarray((mean - centres)[:, :, varying].swapaxes(0, 1))
+        weighted = p.T[:, :, None] * u
+        inner = np.einsum("kj,kjq->jq", p, covariance).reshape(m, d, d)[:, varying[:, None], varying]
+        parts = p.sum(axis=0), weighted.sum(axis=1), inner + weighted.swapaxes(1, 2) @ u
+        sums = parts if sums is None else tuple(a + b for a, b in zip(sums, parts, strict=True))
+    assert sums is not None
+    return sums
+
+
+def _log_likelihoods(clients: Lanes, centres: Array, roots: Array) -> Array:
+    """Of each client integrated over each group, (K, J), without the client's constant."""
+    n, m, nothing = clients.clients, len(centres), np.empty((0, 0, 0))
+    out, none = np.empty((n, m)), np.zeros(1, dtype=np.intp)
+    posterior_components(n, *clients[:2], np.zeros(m), centres, roots, none, out, nothing, nothing)
+    return out
+
+
 def _merged(
     clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
 ) -> tuple[Array, Array, Array]:
@@ -123,9 +149,7 @@ def _merged(
     # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
     price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
     while len(weights) > 1:
-        log_p = kernels.pair_log_likelihoods(
-            clients.clients, clients.x, clients.precision, centres, roots
-        ) + np.log(np.maximum(weights, 1e-300))
+        log_p = _log_likelihoods(clients, centres, roots) + np.log(np.maximum(weights, 1e-300))
         mu, root = centres[:, varying], roots[:, varying]
         covariance = root @ np.swapaxes(root, 1, 2)
         best, found = -price, None
@@ -137,9 +161,7 @@ def _merged(
             )
             one_centre, one_root = centres[[a]].copy(), roots[[a]].copy()
             one_centre[0, varying], one_root[0, varying] = centre, np.linalg.cholesky(spread)
-            column = np.log(w) + kernels.pair_log_likelihoods(
-                clients.clients, clients.x, clients.precision, one_centre, one_root
-            )
+            column = np.log(w) + _log_likelihoods(clients, one_centre, one_root)
             others = np.delete(log_p, [a, b], axis=1)
             change = float((_log_sum(np.hstack([others, column])) - _log_sum(log_p)).sum())
             if change > best:

@@ -111,7 +111,7 @@ def wishart_root(z, scale, out):
     for i in range(d):
         for a in range(d):
             out[i, a] = 0.0
-            for c in range(min(i, a) + 1):
+            for c in range((i if i < a else a) + 1):
                 out[i, a] += root[i, c] * back[a, c]
 
 

@@ -18,10 +18,12 @@ component (``sweep.Sums``).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from vaneb.likelihood.seam import Array
 from vaneb.population.draws import (
@@ -40,8 +42,10 @@ from vaneb.population.sweep import Sums
 
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
+WIDEST = REACH**-2
 #: Prior standard deviation of the middle of the groups: they lie about the usual client, not an odd one.
 MIDDLE = 3.0
+NEAR_MIDDLE = MIDDLE**-2
 #: Scale of the prior of the covariance of centres, in squared units of the population.
 BETWEEN = 2.0
 #: Degrees of freedom of the t distribution of centres.
@@ -86,24 +90,29 @@ class Mixture(NamedTuple):
     concentration: float
 
 
+@lru_cache(1024)
+def _firmness_constants(used: int, d: int) -> Array:
+    """What the log probability of each nu holds apart from the covariances of ``used`` components."""
+    freedom = FIRMNESS + d - 1
+    shape = 0.5 + 0.5 * freedom * used
+    each = d * gammaln(shape) - used * gammaln(0.5 * (freedom[:, None] - np.arange(d))).sum(axis=1)
+    return 0.5 * freedom * used * d * np.log(FIRMNESS) - np.log(FIRMNESS) + each
+
+
 @compiled
-def _firmness(uniform, used, log_volume, information):
+def _firmness(uniform, used, constants, log_volume, information):
     """nu given the covariances of ``used`` components, whatever b.
 
     ``log_volume``: sum of log |S_j| - d log c_j; ``information``: the diagonal of the sum of c_j S_j^{-1}.
     """
-    d, most = len(information), -np.inf
+    d, most, left = len(information), -np.inf, 0.0
     p = np.empty(len(FIRMNESS))
     for a in range(len(FIRMNESS)):
-        nu = FIRMNESS[a]
-        freedom = nu + d - 1
-        p[a] = 0.5 * freedom * (used * d * math.log(nu) - log_volume) - math.log(nu)
+        freedom = FIRMNESS[a] + d - 1
+        p[a] = constants[a] - 0.5 * freedom * log_volume
         for i in range(d):
-            shape = 0.5 + 0.5 * freedom * used
-            p[a] -= used * math.lgamma(0.5 * (freedom - i))
-            p[a] += math.lgamma(shape) - shape * math.log(1 / REACH**2 + nu * information[i])
+            p[a] -= (0.5 + 0.5 * freedom * used) * math.log(WIDEST + FIRMNESS[a] * information[i])
         most = max(most, p[a])
-    left = 0.0
     for a in range(len(FIRMNESS)):
         p[a] = math.exp(p[a] - most)
         left += p[a]
@@ -117,13 +126,18 @@ def _firmness(uniform, used, log_volume, information):
 
 @compiled
 def _draw_components(
-    rng, total, order, count, first, second, centres, roots, scales, middle, between, least
+    rng, total, order, count, first, second, centres, roots, scales, middle, between, least, constants
 ):  # fmt: skip
     used, d = len(order), centres.shape[1]
-    z, normal, away, right = np.zeros((d, d)), np.empty(d), np.empty(d), np.zeros(d)
-    back, scatter, information = np.empty((d, d)), np.zeros((d, d)), np.empty((d, d))
+    z, normal, away, right = np.empty((d, d)), np.empty(d), np.empty(d), np.empty(d)
+    back, scatter, information = np.empty((d, d)), np.empty((d, d)), np.empty((d, d))
     # what components have in common: their shape, and where centres lie
-    inverse, diagonal, log_volume = np.empty((used, d, d)), np.zeros(d), 0.0
+    inverse, diagonal, log_volume = np.empty((used, d, d)), np.empty(d), 0.0
+    for i in range(d):
+        diagonal[i] = right[i] = 0.0
+        for a in range(d):
+            z[i, a] = 0.0
+            scatter[i, a] = BETWEEN if a == i else 0.0
     for j in range(used):
         lower_inverse(roots[order[j]], back)
         gram(back, inverse[j])
@@ -132,16 +146,14 @@ def _draw_components(
             log_volume -= 2 * math.log(abs(back[i, i])) + math.log(scales[order[j]])
     nu = FIRMNESS[0]
     if d > 1:  # else there are no correlations
-        nu = _firmness(rng.random(), used, log_volume, diagonal)
+        nu = _firmness(rng.random(), used, constants, log_volume, diagonal)
     freedom, shape = nu + d - 1, np.empty(d)
     for i in range(d):
-        scale = 1 / (1 / REACH**2 + nu * diagonal[i])
+        scale = 1 / (WIDEST + nu * diagonal[i])
         shape[i] = 2 * nu * scale * rng.standard_gamma(0.5 + 0.5 * freedom * used)
     pull, ties, sum_ties = np.empty((d, d)), np.empty(total), 0.0
-    new_middle, new_between = np.zeros(d), np.empty((d, d))
+    new_middle, new_between = np.empty(d), np.empty((d, d))
     inverse_square(between, pull)
-    for i in range(d):
-        scatter[i, i] = BETWEEN
     for j in range(used):
         distance = TAIL
         for i in range(d):
@@ -162,7 +174,7 @@ def _draw_components(
         away[i] = 0.0
         for a in range(d):
             away[i] += pull[i, a] * right[a]
-            information[i, a] = sum_ties * pull[i, a] + (1 / MIDDLE**2 if a == i else 0.0)
+            information[i, a] = sum_ties * pull[i, a] + (NEAR_MIDDLE if a == i else 0.0)
     for i in range(d):
         normal[i] = rng.standard_normal()
     gaussian(normal, information, away, new_middle)
@@ -215,8 +227,12 @@ def _draw_moves(
     middle, between, least, basis, common,
 ):  # fmt: skip
     used, d = shift.shape
-    information, right, normal = np.zeros((d, d)), np.zeros(d), np.empty(d)
-    delta, back, against = np.ones(d), np.empty((d, d)), np.empty((d, d))
+    information, right, normal = np.empty((d, d)), np.empty(d), np.empty(d)
+    delta, back, against = np.empty(d), np.empty((d, d)), np.empty((d, d))
+    for i in range(d):
+        delta[i], right[i] = 1.0, 0.0
+        for a in range(d):
+            information[i, a] = 0.0
     # sums about the new centres
     for j in range(used):
         for i in range(d):
@@ -236,15 +252,16 @@ def _draw_moves(
             right[i] += cross[j, i]
     if common:
         for i in range(d):
-            information[i, i] += shape[i] / (nu * REACH**2)
+            information[i, i] += WIDEST * shape[i] / nu
             normal[i] = rng.standard_normal()
         gaussian(normal, information, right, delta)
     attraction, move, force = np.empty((d, d)), np.empty(d), np.empty(d)
     stretch, alone, inner = np.empty(d), np.empty(d), np.empty((d, d))
     inverse_square(between, attraction)
-    moves, maps, new_roots = np.empty((used, d)), np.empty(roots.shape), np.zeros(roots.shape)
-    new_scales = scales.copy()
+    moves, maps, new_roots = np.empty((used, d)), np.empty(roots.shape), np.empty(roots.shape)
+    new_scales = np.empty(len(roots))
     for j in range(len(roots)):
+        new_scales[j] = scales[j]
         for i in range(d):
             stretch[i] = delta[i]
         if j < used:
@@ -289,7 +306,7 @@ def _draw_moves(
                         own_force -= square[j, i, a] * stretch[a]
                 t = log_stretch(
                     rng.standard_exponential(), rng.random(), 1.0 - nu - d, against[i, i], beside,
-                    own_force * here, square[j, i, i] * here**2, -MOST_STRETCH, MOST_STRETCH,
+                    own_force * here, square[j, i, i] * here * here, -MOST_STRETCH, MOST_STRETCH,
                 )  # fmt: skip
                 alone[i] = math.exp(t)
                 stretch[i] = here * alone[i]
@@ -298,8 +315,9 @@ def _draw_moves(
                 maps[j, i, a] = 0.0
                 for c in range(d):
                     maps[j, i, a] += basis[i, c] * stretch[c] * basis[a, c]
-            for c in range(d):
-                for a in range(d):
+            for a in range(d):
+                new_roots[j, i, a] = 0.0
+                for c in range(a, d):
                     new_roots[j, i, a] += maps[j, i, c] * roots[j, c, a]
         make_lower(new_roots[j])
     return maps, moves, new_roots, new_scales, delta
@@ -325,7 +343,7 @@ def draw_population(
         weights = np.append(weights, rest * sticks * np.append(1.0, np.cumprod(1 - sticks[:-1])))
     centres, roots, scales, ties, middle, between, shape, firmness = _draw_components(
         rng, total, order, sums.clients, sums.first, sums.second, last.centres, last.roots, last.scales,
-        last.middle, last.between, least,
+        last.middle, last.between, least, _firmness_constants(used, sums.first.shape[1]),
     )  # fmt: skip
     clients = np.append(clients, np.zeros(total - used))
     return Mixture(

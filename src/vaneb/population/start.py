@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array
-from vaneb.population.conditioning import moments_of, posterior_components
+from vaneb.population.conditioning import components_of, log_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
@@ -118,12 +118,9 @@ def _expected(
 ) -> tuple[Array, Array, Array]:
     """Expected numbers of clients, and first and second moments of theta - mu, by group."""
     (m, d), sums = centres.shape, None
-    logs, population = np.log(np.maximum(weights, 1e-300)), np.array([0, m])
     for first in range(0, len(clients.x), BLOCKS):
         some = clients.part(slice(first, min(first + BLOCKS, len(clients.x))))
-        n = some.clients
-        p, mean, covariance = np.empty((n, m)), np.empty((n, m, d)), np.empty((n, m, d * d))
-        posterior_components(n, *some[:2], logs, centres, roots, population, p, mean, covariance)
+        _, p, mean, covariance = components_of(some, weights, centres, roots, np.array([0, m]), full=True)
         u = np.ascontiguousarray((mean - centres)[:, :, varying].swapaxes(0, 1))
         weighted = p.T[:, :, None] * u
         inner = np.einsum("kj,kjq->jq", p, covariance).reshape(m, d, d)[:, varying[:, None], varying]
@@ -131,14 +128,6 @@ def _expected(
         sums = parts if sums is None else tuple(a + b for a, b in zip(sums, parts, strict=True))
     assert sums is not None
     return sums
-
-
-def _log_likelihoods(clients: Lanes, centres: Array, roots: Array) -> Array:
-    """Of each client integrated over each group, (K, J), without the client's constant."""
-    n, m, nothing = clients.clients, len(centres), np.empty((0, 0, 0))
-    out, none = np.empty((n, m)), np.zeros(1, dtype=np.intp)
-    posterior_components(n, *clients[:2], np.zeros(m), centres, roots, none, out, nothing, nothing)
-    return out
 
 
 def _merged(
@@ -149,7 +138,7 @@ def _merged(
     # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
     price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
     while len(weights) > 1:
-        log_p = _log_likelihoods(clients, centres, roots) + np.log(np.maximum(weights, 1e-300))
+        log_f, shares, *_ = components_of(clients, weights, centres, roots, np.array([0, len(weights)]))
         mu, root = centres[:, varying], roots[:, varying]
         covariance = root @ np.swapaxes(root, 1, 2)
         best, found = -price, None
@@ -161,9 +150,9 @@ def _merged(
             )
             one_centre, one_root = centres[[a]].copy(), roots[[a]].copy()
             one_centre[0, varying], one_root[0, varying] = centre, np.linalg.cholesky(spread)
-            column = np.log(w) + _log_likelihoods(clients, one_centre, one_root)
-            others = np.delete(log_p, [a, b], axis=1)
-            change = float((_log_sum(np.hstack([others, column])) - _log_sum(log_p)).sum())
+            log_one, *_ = components_of(clients, np.array([w]), one_centre, one_root, np.array([0, 1]))
+            others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
+            change = float(np.logaddexp(log_of(others), log_one - log_f).sum())
             if change > best:
                 best, found = change, (a, b, w, one_centre, one_root)
         if found is None:
@@ -191,8 +180,3 @@ def _near_pairs(weights: Array, mu: Array, covariance: Array) -> list[tuple[int,
             w * np.linalg.slogdet(both + noise)[1] - weights[a] * log_volume[a] - weights[b] * log_volume[b]
         )
     return sorted(cost, key=lambda pair: cost[pair])
-
-
-def _log_sum(terms: Array) -> Array:
-    top = terms.max(axis=1, keepdims=True)
-    return top[:, 0] + np.log(np.exp(terms - top).sum(axis=1))

@@ -69,13 +69,13 @@ def draw_clients(x, precision, keys, number, log_weights, centres, roots, compon
     The component is drawn whatever the theta; thetas are left out where ``theta`` is empty.
     ``keys`` (B, LANES) are the clients' own, ``number`` is the sweep's; x and precision as in ``Lanes``.
     """
-    m, d, r = roots.shape
+    (m, d, r), lanes = roots.shape, x.shape[2]
     root = roots.reshape(m, d * r)
-    room = scratch(d, r)
+    room = scratch(d, r, lanes)
     e, pe, product, own_factor, own_b, pivots = room
-    factors, bs, p = np.empty((m, r * r, LANES)), np.empty((m, r, LANES)), np.empty((m, LANES))
-    own_mu, own_root, normal = np.empty((d, LANES)), np.empty((d * r, LANES)), np.empty((r, LANES))
-    hashes, top, left = np.empty(LANES, dtype=np.uint64), np.empty(LANES), np.empty(LANES)
+    factors, bs, p = np.empty((m, r * r, lanes)), np.empty((m, r, lanes)), np.empty((m, lanes))
+    own_mu, own_root, normal = np.empty((d, lanes)), np.empty((d * r, lanes)), np.empty((r, lanes))
+    hashes, top, left = np.empty(lanes, dtype=np.uint64), np.empty(lanes), np.empty(lanes)
     for k in range(len(x)):
         for v in range(LANES):
             hashes[v] = mixed(keys[k, v] + np.uint64(number) * GOLDEN)
@@ -93,7 +93,7 @@ def draw_clients(x, precision, keys, number, log_weights, centres, roots, compon
             for j in range(m):
                 for v in range(LANES):
                     p[j, v] -= top[v]
-                exponentials(p[j], LANES, p[j])
+                exponentials(p[j], len(top), p[j])
                 for v in range(LANES):
                     total[v] += p[j, v]
             # the component into which a uniform number falls
@@ -132,10 +132,10 @@ def accept_chances(keys, number, out):
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def turned(x, precision, theta, basis):
     """x, precision and theta of clients in the coordinates of another basis, the columns of ``basis``."""
-    d = x.shape[1]
+    d, lanes = x.shape[1:]
     full = precision.shape[1] > d
     new_x, new_theta, new = np.zeros(x.shape), np.zeros(x.shape), np.zeros((len(x), d * d, LANES))
-    half = np.empty((d, LANES))
+    half = np.empty((d, lanes))
     for k in range(len(x)):
         for i in range(d):
             half[:] = 0.0
@@ -166,16 +166,33 @@ def add_up(n, x, precision, component, theta, varying, centres, basis):
     if len(basis):
         x, precision, theta = turned(x, precision, theta, basis)
         centres = centres @ basis
-    return _added(n, x, precision, component, theta, varying, centres)
+    m, r = len(centres), len(varying)
+    shapes = (m,), (m, r), (m, r, r), (m, r, r), (m, r, r), (m, r, r), (m, r), (m, r)
+    sums = tuple(np.zeros(shape) for shape in shapes)
+    _add(n, x, precision, component, theta, varying, centres, *sums)
+    return sums
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _added(n, x, precision, component, theta, varying, centres):
-    d, r, m = x.shape[1], len(varying), len(centres)
+def _add(
+    n,
+    x,
+    precision,
+    component,
+    theta,
+    varying,
+    centres,
+    count,
+    first,
+    second,
+    total,
+    product,
+    square,
+    pull,
+    cross,
+):
+    d, r = x.shape[1], len(varying)
     full = precision.shape[1] > d
-    count, first, second = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r))
-    total, product, square = np.zeros((m, r, r)), np.zeros((m, r, r)), np.zeros((m, r, r))
-    pull, cross = np.zeros((m, r)), np.zeros((m, r))
     u, away = np.empty(r), np.empty(d)
     for k in range(n):
         b, v = k // LANES, k % LANES
@@ -188,32 +205,18 @@ def _added(n, x, precision, component, theta, varying, centres):
         for i in range(r):
             c = varying[i]
             first[j, i] += u[i]
-            for a in range(i + 1):
+            for a in range(r):
                 second[j, i, a] += u[i] * u[a]
-            if full:
-                force = 0.0
-                for a in range(d):
-                    force += precision[b, c * d + a, v] * away[a]
-                for a in range(r):
-                    p = precision[b, c * d + varying[a], v]
-                    total[j, i, a] += p
-                    p *= u[a]
-                    product[j, i, a] += p
-                    square[j, i, a] += u[i] * p
-            else:
-                p = precision[b, c, v]
-                force = p * away[c]
-                total[j, i, i] += p
-                p *= u[i]
-                product[j, i, i] += p
-                square[j, i, i] += u[i] * p
+            force = 0.0
+            for a in range(0 if full else c, d if full else c + 1):
+                force += precision[b, c * d + a if full else c, v] * away[a]
+            for a in range(0 if full else i, r if full else i + 1):
+                p = precision[b, c * d + varying[a] if full else c, v]
+                total[j, i, a] += p
+                product[j, i, a] += p * u[a]
+                square[j, i, a] += u[i] * (p * u[a])
             pull[j, i] += force
             cross[j, i] += u[i] * force
-    for j in range(m):
-        for i in range(r):
-            for a in range(i):
-                second[j, a, i] = second[j, i, a]
-    return count, first, second, total, product, square, pull, cross
 
 
 def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying, basis):
@@ -232,7 +235,9 @@ def sweep_shared(n, x, precision, keys, number, log_weights, centres, roots, sha
     d, r, q = x.shape[1], roots.shape[2], len(shared)
     full = precision.shape[1] > d
     component = np.zeros(keys.shape, dtype=np.int64)
-    draw_clients(x, precision, keys, number, log_weights, centres, roots, component, np.empty((0, 0, LANES)))
+    draw_clients(
+        x, precision, keys, number, log_weights, centres, roots, component, np.empty((0, 0, x.shape[2]))
+    )
     total, right = np.zeros((q, q)), np.zeros(q)
     p, e = np.zeros((d, d)), np.empty(d)
     for k in range(n):

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from vaneb.likelihood.seam import Array
 from vaneb.population.draws import (
@@ -93,10 +92,12 @@ class Mixture(NamedTuple):
 @lru_cache(1024)
 def _firmness_constants(used: int, d: int) -> Array:
     """What the log probability of each nu holds apart from the covariances of ``used`` components."""
-    freedom = FIRMNESS + d - 1
-    shape = 0.5 + 0.5 * freedom * used
-    each = d * gammaln(shape) - used * gammaln(0.5 * (freedom[:, None] - np.arange(d))).sum(axis=1)
-    return 0.5 * freedom * used * d * np.log(FIRMNESS) - np.log(FIRMNESS) + each
+    out = np.empty(len(FIRMNESS))
+    for a, nu in enumerate(FIRMNESS):
+        freedom = nu + d - 1
+        out[a] = (0.5 * freedom * used * d - 1) * math.log(nu) + d * math.lgamma(0.5 + 0.5 * freedom * used)
+        out[a] -= used * sum(math.lgamma(0.5 * (freedom - i)) for i in range(d))
+    return out
 
 
 @compiled

@@ -85,7 +85,8 @@ class Reader:
             )
 
     def _python(self, block: Block) -> None:
-        # Padded, so that a traceback names the line of the page; as a file of its own, without our imports.
+        # Padded, so that a traceback names the line of the page.
+        # What this file imports from ``__future__`` is not the page's: annotations there are values.
         code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(self.folder):
             exec(code, self.names)

@@ -22,11 +22,11 @@ from vaneb.grouped.formula import ParsedFormula, group_name, parse
 from vaneb.grouped.models import LocalModel, fit_local
 from vaneb.grouped.population import Structure, find_structure, fit_population, fit_several
 from vaneb.grouped.reading import read_columns
-from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
 from vaneb.grouped.terms import Groups, groups_of, varying_columns
 from vaneb.local.data import GroupedRows
+from vaneb.local.family import FAMILIES
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import Options
 

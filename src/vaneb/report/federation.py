@@ -127,7 +127,6 @@ def _prior(prior: Prior) -> dict[str, Any]:
 
 
 def _bytes(count: int) -> str:
-    for unit, size, most in (("bytes", 1, 10_000), ("kB", 1e3, 10_000_000), ("MB", 1e6, np.inf)):
-        if count < most:
-            break
-    return f"{count / size:,.0f}\u00a0{unit}"
+    if count < 10_000:
+        return f"{count:,} bytes"
+    return f"{count / 1e3:,.0f} kB" if count < 1e7 else f"{count / 1e6:,.0f} MB"

@@ -131,8 +131,12 @@ class Decisions:
     counted: str | None = None
 
     @cached_property
+    def _order(self) -> NDArray[np.intp]:
+        return np.argsort(self.values, axis=1)
+
+    @cached_property
     def _ranks(self) -> NDArray[np.int32]:
-        return ranks_of(self.values)
+        return ranks_of(self.values, self._order)
 
     def highest(self, share: float = 0.1, *, wrong: float = 0.1) -> Selection:
         """Clients that are among the highest ``share`` of these clients.
@@ -183,7 +187,7 @@ class Decisions:
     def grades(self, misordered: float = 0.05) -> Grades:
         """Ordered groups; of pairs in different ones, at most this share is expected in the wrong order."""
         _check(0 < misordered < 0.5, f"misordered {misordered:g}: must lie between 0 and 0.5; 0.05 is usual")
-        return grade(self.values, self._ranks.mean(axis=0), misordered)
+        return grade(self.values, self._order, self._ranks.mean(axis=0), misordered)
 
     def funnel(self, target: float | None = None) -> Funnel:
         """Own estimates beside what chance alone would do around ``target``, by default their average."""

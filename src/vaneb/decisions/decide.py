@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,7 +204,7 @@ class Decisions:
         found = np.quantile(np.ascontiguousarray(self.values.T), [(1 - level) / 2, (1 + level) / 2], axis=1)
         return found[0], found[1]
 
-    def table(
+    def answers(
         self,
         *,
         highest: float | None = None,
@@ -214,20 +214,34 @@ class Decisions:
         wrong: float = 0.05,
         misordered: float = 0.05,
         level: float = 0.9,
-    ) -> pa.Table:
-        """All answers, one row for each client."""
+    ) -> Answers:
+        """All answers at once; parameters as of the methods that give them one by one."""
+        named = {
+            side: getattr(self, side)(share, wrong=wrong)
+            for side, share in (("highest", highest), ("lowest", lowest))
+            if share is not None
+        }
+        flags = self.flags(benchmark, margin=margin, wrong=wrong)
+        ranks, grades = self.ranks(level), self.grades(misordered)
+        return Answers(level, named, flags, ranks, grades, self.funnel(benchmark))
+
+    def table(self, **asked: Any) -> pa.Table:
+        """``answers(**asked)``, one row for each client."""
         from vaneb.decisions.saved import answers_table
 
-        return answers_table(
-            self,
-            highest=highest,
-            lowest=lowest,
-            benchmark=benchmark,
-            margin=margin,
-            wrong=wrong,
-            misordered=misordered,
-            level=level,
-        )
+        return answers_table(self, self.answers(**asked))
+
+
+class Answers(NamedTuple):
+    """What ``Decisions.answers`` found."""
+
+    level: float
+    named: dict[str, Selection]
+    """``highest`` and ``lowest``, where they were asked for."""
+    flags: Flags
+    ranks: Ranks
+    grades: Grades
+    funnel: Funnel
 
 
 def _counts(posterior: Posterior) -> tuple[Array | None, str | None]:

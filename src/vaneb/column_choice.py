@@ -146,6 +146,7 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice, rates: Sequence[str
         f"columns of estimates: not recognised. The table has: {listed(columns)}. Say which they are: "
         "--client COLUMN --estimate COLUMN --se COLUMN. Or call them client, theta_<name> and se_<name>. "
         "Rows or counts instead of estimates? Use vaneb run."
+        + _of_rates(columns)
         + _of_limits(columns)
         + (" The first line must be the header: remove what stands above it." if title else "")
     )
@@ -197,8 +198,14 @@ def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) 
     raise InvalidReport(
         f"columns of standard errors: not recognised for {', '.join(found)}. The table has: "
         f"{listed(columns)}. Say which they are: --estimate COLUMN --se COLUMN (or --variance COLUMN), "
-        "once for each estimate." + _of_limits(columns)
+        "once for each estimate." + _of_rates(columns) + _of_limits(columns)
     )
+
+
+def _of_rates(columns: Sequence[str]) -> str:
+    """What to do with rates, whose errors follow from them."""
+    has = SIZE in columns and any(_plain(column) in KNOWN_RATES for column in columns)
+    return " Rates need no errors: add --variance-function binomial or poisson." if has else ""
 
 
 def _of_limits(columns: Sequence[str]) -> str:

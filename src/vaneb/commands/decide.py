@@ -22,6 +22,7 @@ from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vaneb.decisions import Decisions
+    from vaneb.decisions.decide import Answers
 
 
 def decide(
@@ -75,18 +76,20 @@ def decide(
             "level": level,
         }
         from vaneb.decisions import load_posterior
+        from vaneb.decisions.saved import answers_table
 
         joint = load_posterior(posterior)
         decisions = joint.decide(weights_of(of, joint.names))
-        table = decisions.table(**asked)
+        answers = decisions.answers(**asked)
+        table = answers_table(decisions, answers)
         write_together((out, table_writer(table, _readable)))
-        answers = _answers(decisions, asked)
+        found = _in_numbers(answers)
         if not quiet:
             with summary_beside(out, as_json):
-                _summarise(decisions, asked, answers)
+                _summarise(decisions, asked, found)
         if as_json:
             print_json(
-                {"command": "decide", "of": decisions.name, **asked, **answers, "clients": table.to_pylist()}
+                {"command": "decide", "of": decisions.name, **asked, **found, "clients": table.to_pylist()}
             )
 
 
@@ -119,10 +122,9 @@ def weights_of(given: list[str] | None, names: tuple[str, ...]) -> str | dict[st
     return weights
 
 
-def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
+def _in_numbers(answers: Answers) -> dict[str, Any]:
     """Counts and expected errors."""
-    flags = decisions.flags(asked["benchmark"], margin=asked["margin"], wrong=asked["wrong"])
-    grades, funnel = decisions.grades(asked["misordered"]), decisions.funnel(asked["benchmark"])
+    flags, grades, funnel = answers.flags, answers.grades, answers.funnel
     found: dict[str, Any] = {
         "above": int((flags.direction > 0).sum()),
         "below": int((flags.direction < 0).sum()),
@@ -134,11 +136,9 @@ def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
         "outside_95": int((funnel.outside >= 1).sum()),
         "outside_998": int((funnel.outside >= 2).sum()),
     }
-    for side in ("highest", "lowest"):
-        if asked[side] is not None:
-            chosen = getattr(decisions, side)(asked[side], wrong=asked["wrong"])
-            found[f"{side}_places"], found[f"{side}_named"] = chosen.places, int(chosen.chosen.sum())
-            found[f"{side}_expected_wrong"] = chosen.wrong
+    for side, named in answers.named.items():
+        found[f"{side}_places"], found[f"{side}_named"] = named.places, int(named.chosen.sum())
+        found[f"{side}_expected_wrong"] = named.wrong
     return found
 
 

@@ -127,10 +127,6 @@ def _prior(prior: Prior) -> dict[str, Any]:
 
 
 def _bytes(count: int) -> str:
-    return (
-        f"{count:,} bytes"
-        if count < 10_000
-        else f"{count / 1e3:,.0f} kB"
-        if count < 1e7
-        else f"{count / 1e6:,.0f} MB"
-    )
+    if count < 10_000:
+        return f"{count:,} bytes"
+    return f"{count / 1e3:,.0f} kB" if count < 1e7 else f"{count / 1e6:,.0f} MB"

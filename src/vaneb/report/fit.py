@@ -145,6 +145,7 @@ def grouped_content(
         sizes=fit.local.fits.n if (fit.local.fits.n != 1).any() else None,
         held_out=fit.held_out,
         notes=fit.notes,
+        reading=fit.read,
         client=fit.design.client,
         outcome=outcome_of(fit),
     )

@@ -91,6 +91,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("--data", default="digits")
     flags.add_argument("--seeds", type=int, default=5)
+    flags.add_argument("--first", type=int, default=0, help="the first seed")
     flags.add_argument("--setting", nargs="+", default=list(DATA))
     flags.add_argument("--method", nargs="+", default=list(METHOD_NAMES))
     flags.add_argument("--data-dir", type=Path)
@@ -100,7 +101,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if not FILE.exists():
         FILE.write_text(",".join(COLUMNS) + "\n")
-    cells = itertools.product(range(0 if asked.render else asked.seeds), asked.setting, asked.method)
+    cells = itertools.product(
+        range(asked.first, asked.first + (0 if asked.render else asked.seeds)), asked.setting, asked.method
+    )
     for seed, setting, method in cells:
         key = {"data": asked.data, "setting": setting, "seed": str(seed), "method": method}
         if any(key.items() <= row.items() for row in read()):

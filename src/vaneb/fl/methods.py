@@ -30,12 +30,9 @@ Recipe = Callable[[Config], tuple[Stage, ...]]
 
 
 def _training(config: Config) -> Options:
-    training = config.training
-    return {
-        "epochs": training.local_epochs,
-        "batch_size": training.batch_size,
-        "learning_rate": training.learning_rate,
-    }
+    options = dict(vars(config.training))
+    del options["rounds"], options["participation"]
+    return {"epochs": options.pop("local_epochs"), **options}
 
 
 def _federated(config: Config, algorithm: str, **options: Any) -> Stage:
@@ -97,12 +94,7 @@ def _local_only(config: Config) -> tuple[Stage, ...]:
 
 
 def _fedbabu(config: Config) -> Options:
-    tuning = config.fine_tuning
-    return {
-        "tune_epochs": tuning.epochs,
-        "tune_rate": tuning.learning_rate,
-        "tune_batch_size": tuning.batch_size,
-    }
+    return {"tuning": dict(vars(config.fine_tuning))}
 
 
 def _by_rule(name: str, label: str, recipe: Callable[[OptionsOf], Recipe]) -> dict[str, Any]:

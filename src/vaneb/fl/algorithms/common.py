@@ -1,6 +1,7 @@
 """What a client does in most algorithms, so that their files hold only what is their own.
 
-``sgd`` in their constructors stands for ``epochs``, ``batch_size`` and ``learning_rate``.
+``sgd`` in their constructors stands for ``epochs``, ``batch_size``, ``learning_rate``, ``optimiser`` and
+``momentum``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import ClientData, Params, Personalize, Rng
 from vaneb.fl.head_training import TunedHeads, fine_tune_heads
 from vaneb.fl.network import Network, head_matrix, load_params, read_params, with_head
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.training import is_plain, sgd_epochs
 from vaneb.fl.trees import Tree
 
 Train = Callable[..., Params]
@@ -24,9 +25,19 @@ Train = Callable[..., Params]
 TuneHeads = Callable[[Params, Sequence[ClientData], Sequence[Rng]], TunedHeads]
 
 
-def local_training(network: Network, *, epochs: int, batch_size: int, learning_rate: float) -> Train:
+def local_training(
+    network: Network,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    optimiser: str = "sgd",
+    momentum: float = 0.0,
+) -> Train:
     """A function that trains given parameters on a client's images and returns what they became."""
-    usual = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    is_plain(optimiser, momentum)  # refuses what cannot be
+    usual: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    usual |= {"optimiser": optimiser, "momentum": momentum}
 
     def train(params: Params, data: ClientData, rng: Rng, **changes: Any) -> Params:
         load_params(network, params)
@@ -36,12 +47,10 @@ def local_training(network: Network, *, epochs: int, batch_size: int, learning_r
     return train
 
 
-def head_tuning(
-    network: Network, *, epochs: int, batch_size: int, learning_rate: float, adjusted: bool = False
-) -> TuneHeads:
-    """``fine_tune_heads`` with these options; ``adjusted``: on logits plus the client's log-proportions."""
-    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    return partial(fine_tune_heads, network, adjusted=adjusted, **options)
+def head_tuning(network: Network, **options: Any) -> TuneHeads:
+    """``fine_tune_heads`` with these options."""
+    local_training(network, **{name: value for name, value in options.items() if name != "adjusted"})
+    return partial(fine_tune_heads, network, **options)
 
 
 def chosen(params: Params, names: Iterable[str]) -> Params:

@@ -73,8 +73,8 @@ def _mean_heads(rounds: int) -> Recipe:
     )
 
 
-def _vaneb_glm(groups: int) -> Recipe:
-    return lambda config: (_federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0, {"groups": groups}))
+def _vaneb_glm(config: Config) -> tuple[Stage, ...]:
+    return _federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0)
 
 
 def _often_enough(step: OptionsOf) -> OptionsOf:
@@ -139,8 +139,7 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     **_by_rule("vaneb_head", "VANEB-Head", lambda step: _rounds("vaneb_head", _often_enough(step))),
     **_by_rule("vaneb_la", "VANEB-LA", lambda step: _after_fedavg("vaneb_la", step)),
     "vaneb_la_smooth": ("VANEB-LA (smooth)", _after_fedavg("vaneb_la", _with_own_share)),
-    "vaneb_glm": ("VANEB-GLM", _vaneb_glm(groups=1)),
-    "vaneb_glm_groups": ("VANEB-GLM (groups)", _vaneb_glm(groups=3)),
+    "vaneb_glm": ("VANEB-GLM", _vaneb_glm),
     **_by_rule("vaneb_full", "VANEB-Full", lambda step: _rounds("vaneb_full", step)),
 }
 

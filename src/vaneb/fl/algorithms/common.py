@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +53,15 @@ def head_tuning(network: Network, **options: Any) -> TuneHeads:
     """``fine_tune_heads`` with these options."""
     local_training(network, **{name: value for name, value in options.items() if name != "adjusted"})
     return partial(fine_tune_heads, network, **options)
+
+
+def set_aside(data: ClientData, share: float) -> tuple[ClientData, ClientData]:
+    """A client's images without a share of them, and that share: one or more, never all, the same always."""
+    order = torch.from_numpy(np.random.default_rng(data.client).permutation(len(data)))
+    count = min(len(data) - 1, max(1, round(share * len(data))))
+    parts = (order[count:], order[:count])
+    kept, aside = (replace(data, images=data.images[rows], labels=data.labels[rows]) for rows in parts)
+    return kept, aside
 
 
 def chosen(params: Params, names: Iterable[str]) -> Params:

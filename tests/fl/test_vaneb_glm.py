@@ -1,4 +1,4 @@
-"""VANEB-GLM: modes by autograd, candidates that count by what they predict, groups with labels of their own."""
+"""VANEB-GLM: modes by autograd, candidates that count by what they predict, groups with other labels."""
 
 from __future__ import annotations
 

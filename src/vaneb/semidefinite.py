@@ -24,6 +24,11 @@ def unit_diagonal(precision: Array) -> tuple[Array, Array]:
     return precision / scale[:, :, None] / scale[:, None, :], scale
 
 
+def diagonals(precision: Array) -> Array:
+    """(K, d) of precisions (K, d) or (K, d, d)."""
+    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+
+
 def rank_of(precision: Array) -> NDArray[np.intp]:
     """Directions that each client knows something of, (K,)."""
     if precision.ndim == 2:

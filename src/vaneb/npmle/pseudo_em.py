@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.fit import Fit, Progress, Step, log_mixture, log_prior
+from vaneb.likelihood.seam import Array, Likelihood, log_of
+from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.options import DEFAULT, Options
 from vaneb.npmle.search import certify
 from vaneb.npmle.support import covering_subset
@@ -31,7 +31,7 @@ def pseudo_em(
     """``iterations`` steps of pseudo-EM from given atoms (m, d) and weights (m,)."""
     trace = []
     for _ in range(iterations):
-        density, sums = likelihood.expectation(atoms, log_prior(weights))
+        density, sums = likelihood.expectation(atoms, log_of(weights))
         trace.append(Step(float(density.mean()), len(atoms), float("nan")))
         atoms = atoms + solve_information(sums.information, sums.gradient)
         # sum_k r_kj / K = w_j sum_k p_k(a_j) / (K f_k)

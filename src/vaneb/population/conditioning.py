@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.seam import Array, log_of
 from vaneb.population.lanes import LANES, Lanes, drawn, in_a_row, scratch, solve, weigh
 from vaneb.vector_math import exponentials
 
@@ -58,11 +58,6 @@ def components_of(
         means, variances,
     )  # fmt: skip
     return log_f.ravel()[:n], shares, means, variances
-
-
-def log_of(weights: Array) -> Array:
-    """Logarithms of weights that may be zero."""
-    return np.log(np.maximum(weights, 1e-300))
 
 
 @njit(cache=True, nogil=True)

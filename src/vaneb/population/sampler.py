@@ -26,6 +26,7 @@ from vaneb.population.mixtures import Mixture, draw_moves, draw_population
 from vaneb.population.options import Options
 from vaneb.population.start import first_mixture, with_lone_clients
 from vaneb.prior import Prior
+from vaneb.semidefinite import diagonals
 
 #: Called with (what is being done, steps done, steps expected).
 Progress = Callable[[str, int, int], None]
@@ -66,7 +67,7 @@ class Sampling:
 def canonical_order(view: ConstantGaussian) -> NDArray[np.intp]:
     """An order of clients that depends on what they say, not on where they stand."""
     precision = view.base_precision
-    diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+    diagonal = diagonals(precision)
     return np.lexsort((*diagonal.T[::-1], *view.estimates.T[::-1]))
 
 

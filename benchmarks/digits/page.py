@@ -11,7 +11,7 @@ import torch
 from vaneb.fl.methods import METHODS
 
 HERE = Path(__file__).resolve().parent
-GLM = ("vaneb_glm", "vaneb_glm_groups")
+GLM = ("vaneb_glm",)
 TWIN = "twin_la_smooth"
 #: The best control of oracle.py.
 CONTROL = "mean of heads, 5 rounds, own share"

@@ -184,7 +184,7 @@ def model_of(config: Config) -> dict[str, Any]:
     name = config.model.name or config.data.name
     if name not in MODELS and ":" not in name:
         raise InvalidOption(f"[model] name = {name!r} is not known. Use one of {', '.join(MODELS)}.")
-    return {"name": name, "head": config.model.head, "options": config.model.options, "seed": config.seed}
+    return {**vars(config.model), "name": name, "seed": config.seed}
 
 
 def buffer_bytes(params: Params) -> int:
@@ -439,7 +439,7 @@ def _write_about(run: _StageRun, folder: Path) -> None:
     about = {
         "method": run.method.name,
         "seed": run.setting.config.seed,
-        "model": model_of(run.setting.config),
+        "model": model_of(run.setting.config) | {"device": "cpu"},
         "clients": list(run.setting.names),
         "classes": list(run.setting.classes),
         "predicts_otherwise": run.algorithm.predict is not None,

@@ -91,13 +91,16 @@ MODELS: dict[str, Model] = {
 }
 
 
-def build_network(name: str, head: str | None, options: dict[str, Any], seed: int = 0) -> Network:
+def build_network(
+    name: str, head: str | None, options: dict[str, Any], seed: int = 0, device: str = "cpu"
+) -> Network:
     """The network called ``name`` with initial parameters drawn by ``seed``.
 
     Parameters
     ----------
     name : an entry of ``MODELS`` or ``"module:constructor"`` of one's own.
     head : dotted name of the head; may be None for an entry of ``MODELS``.
+    device : "auto", or a name of torch's.
     """
     found = look_up(name, MODELS, "model")
     model = found if isinstance(found, Model) else Model(found, head or "")
@@ -109,4 +112,4 @@ def build_network(name: str, head: str | None, options: dict[str, Any], seed: in
             module = model.constructor(**options)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidOption(f"model {name!r}: {error}. Check its options.") from None
-    return network_from(module, head or model.head)
+    return network_from(module, head or model.head, device)

@@ -86,7 +86,8 @@ class Reader:
 
     def _python(self, block: Block) -> None:
         # Padded, so that a traceback names the line of the page.
-        code = compile("\n" * block.line + block.text, str(block.page), "exec")
+        # What this file imports from ``__future__`` is not the page's: annotations there are values.
+        code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
         with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(self.folder):
             exec(code, self.names)
         self.printed = printed.getvalue()

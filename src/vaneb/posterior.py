@@ -30,7 +30,7 @@ from vaneb.likelihood.expansion import view_of
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.population import conditioning as kernels
-from vaneb.population.conditioning import moments_of
+from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, lanes_of
 from vaneb.prior import Prior
 from vaneb.quantiles import quantiles_of_block
@@ -249,14 +249,8 @@ class Posterior:
             shares /= shares.sum(axis=1, keepdims=True)
             variance = np.zeros_like(prior.atoms) if prior.atom_variances is None else prior.atom_variances
             return Pieces(shares, prior.atoms[None], variance[None])
-        clients = self._lanes(rows)
-        k, m, d = clients.clients, *prior.atoms.shape
-        made = Pieces(np.empty((k, m)), np.empty((k, m, d)), np.empty((k, m, d)))
-        logs = np.log(np.maximum(prior.weights * prior.populations, 1e-300))
-        kernels.posterior_components(
-            k, clients.x, clients.precision, logs, *self._components, prior.starts, *made
-        )
-        return made
+        weights = prior.weights * prior.populations
+        return Pieces(*components_of(self._lanes(rows), weights, *self._components, prior.starts)[1:])
 
     def _pieces(self, rows: slice) -> Pieces:
         """The posterior of a block of clients as mixtures, moved and stretched where it was corrected."""

@@ -195,6 +195,9 @@ def test_a_crowd_at_every_atom_leaves_mean_and_covariance():
     total = (away * shares[:, None]).T @ away + spread
     np.testing.assert_allclose(total, (apart * weights[:, None]).T @ apart)
     assert np.linalg.eigvalsh(spread).min() > -1e-12
+    # Atoms that serve nobody, of which there may be several.
+    idle = crowded(np.vstack([atoms, atoms[:2] + 9]), np.append(weights, [0.0, 0.0]), 12)
+    np.testing.assert_allclose(idle[1] @ idle[0], weights @ atoms)
     same = crowded(atoms[:2], np.array([0.5, 0.5]), 12)
     assert same[2] is None
     np.testing.assert_array_equal(same[0], atoms[:2])

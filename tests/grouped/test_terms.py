@@ -78,7 +78,7 @@ def test_all_levels_of_a_factor_in_the_bar() -> None:
     [
         ("y ~ x", {}, "client: name the column"),
         ("y ~ x + (1 | g)", {"client": "h"}, "has the groups g"),
-        ("y ~ x + (1 | g) + (1 | h)", {"family": "huber"}, "need family gaussian"),
+        ("y ~ x + (1 | g) + (1 | h)", {"family": "huber"}, "need a family whose rows have one index"),
         ("y ~ x + (1 | g) + (1 | h)", {"likelihood": "gaussian"}, "likelihood exact"),
         ("y ~ x + (1 | g)", {"population": "discrete"}, "without bars"),
         ("y ~ x + C(g) + (1 | g)", {}, "leave the client column g out"),

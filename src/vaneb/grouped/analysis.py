@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,20 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB, notes_of_few
 from vaneb.grouped import frames, scores
-from vaneb.grouped.crossed import Crossed, Factor
-from vaneb.grouped.design import Design, DesignRows, OtherGroups, learn_design
+from vaneb.grouped.design import Design, DesignRows, learn_design
 from vaneb.grouped.fixed import FixedEffects
-from vaneb.grouped.formula import ParsedFormula, group_name, parse
+from vaneb.grouped.formula import ParsedFormula, parse
 from vaneb.grouped.models import LocalModel, fit_local
-from vaneb.grouped.population import Structure, find_structure, fit_population, fit_several
+from vaneb.grouped.population import Structure, find_structure, fit_population
 from vaneb.grouped.reading import read_columns
-from vaneb.grouped.response import FAMILIES
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
-from vaneb.grouped.terms import Groups, groups_of, varying_columns
+from vaneb.grouped.several import check_several, fit_several
+from vaneb.grouped.terms import groups_of, varying_columns
 from vaneb.local.data import GroupedRows
+from vaneb.local.family import FAMILIES
 from vaneb.npmle.fit import Progress
 from vaneb.population.options import Options
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Array = NDArray[np.float64]
 LIKELIHOODS = ("exact", "gaussian")
@@ -156,15 +153,12 @@ def fit_groups(
     names = _parameter_names(design, local)
     fixed: FixedEffects | None
     if groups.others:
-        _check_several(groups, family, likelihood, settings)
-        part = data[~testing].iloc[train.kept]
-        found = _other_groups(design, groups, part, train.clients, rows)
-        crossed, fixed, structure, after = fit_several(
-            rows, names, may_vary, [factor for _, _, factor in found], settings, progress
-        )
-        model = settings
-        design = replace(design, others=_with_effects(found, crossed))
-        rows = replace(rows, offset=_offsets(design, part, train, rows))
+        check_several(groups, local.family, likelihood, settings)
+        part = data[~testing].iloc[train.kept[_order(train, rows)]]
+        several = fit_several(rows, local, names, may_vary, design, groups, part, settings, progress)
+        model, fixed, structure, after = settings, several.fixed, several.structure, several.posterior
+        design = replace(design, others=several.others)
+        rows = replace(rows, offset=several.offset)
         local = fit_local(rows, design.coding)
     else:
         structure = find_structure(rows, local, may_vary, asked=asked or settings.kind == "discrete")
@@ -178,65 +172,16 @@ def fit_groups(
     if family == "huber" and likelihood == "exact":
         notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
         likelihood = "gaussian"
+    places = data[~testing].index.to_numpy()[train.kept][_order(train, rows)]
     fit = GroupedFit(
         design, rows, local, model, after, likelihood, level, total - kept, None,
         len(groups.client) == 1 and frames.is_whole(data[groups.name]), (*reading.notes, *notes),
-        fixed, _varying_names(structure, names), frames.kind_of(frame), _places(data[~testing], train, rows),
+        fixed, _varying_names(structure, names), frames.kind_of(frame), places,
         total, reading.columns,
     )  # fmt: skip
     if test is None or not len(test.kept):
         return fit
     return replace(fit, held_out=_held_out(fit, test))
-
-
-def _check_several(groups: Groups, family: str, likelihood: str, settings: VANEB) -> None:
-    named = " and ".join([groups.name, *(group_name(one.group) for one in groups.others)])
-    if family != "gaussian":
-        raise InvalidOption(
-            f"formula: several groups ({named}) need family gaussian for now. Keep one group, or code the "
-            "other one as terms."
-        )
-    if likelihood != "exact" or settings.kind == "discrete":
-        raise InvalidOption(
-            f"formula: several groups ({named}) are fitted together, with likelihood exact and a population "
-            "that is not discrete."
-        )
-
-
-def _other_groups(
-    design: Design, groups: Groups, part: Any, clients: Any, rows: GroupedRows
-) -> list[tuple[OtherGroups, NDArray[np.intp], Factor]]:
-    """The groups besides the clients, their codes, and the same in the order of ``rows``."""
-    place = {name: k for k, name in enumerate(rows.ids)}
-    order = np.argsort([place[c] for c in clients], kind="stable")
-    found = []
-    for one in groups.others:
-        names, codes = np.unique(frames.group_ids(part, one.group).astype(str), return_inverse=True)
-        columns = np.flatnonzero(design.spanned_by(one.effects))
-        nothing = np.zeros((len(names), len(columns)))
-        levels = {str(name): i for i, name in enumerate(names)}
-        others = OtherGroups(one.group, levels, tuple(columns.tolist()), nothing, nothing.T @ nothing)
-        factor = Factor(codes[order], len(names), np.ascontiguousarray(rows.design[:, columns]))
-        found.append((others, codes, factor))
-    return found
-
-
-def _with_effects(found: list, crossed: Crossed) -> tuple[OtherGroups, ...]:
-    return tuple(
-        replace(others, effects=effects, covariance=crossed.variance * root @ root.T)
-        for (others, _, _), effects, root in zip(found, crossed.effects[1:], crossed.roots[1:], strict=True)
-    )
-
-
-def _offsets(design: Design, part: Any, train: DesignRows, rows: GroupedRows) -> Array:
-    """The rows' offsets with the effects of other groups, in the order of ``rows``."""
-    place = {name: k for k, name in enumerate(rows.ids)}
-    order = np.argsort([place[c] for c in train.clients], kind="stable")
-    extra = sum(
-        (one.index(frames.group_ids(part, one.columns), train.covariates) for one in design.others),
-        np.zeros(len(part)),
-    )
-    return rows.offset + extra[order]
 
 
 def _check(family: str, likelihood: str, level: float) -> None:
@@ -274,11 +219,10 @@ def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
     return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
 
 
-def _places(data: pd.DataFrame, train: DesignRows, rows: GroupedRows) -> NDArray[np.intp]:
-    """Position in the data of each row of ``rows``; those of ``data`` are its index."""
+def _order(train: DesignRows, rows: GroupedRows) -> NDArray[np.intp]:
+    """Which row of ``train`` each row of ``rows`` is, (N,)."""
     rank = {name: k for k, name in enumerate(rows.ids)}
-    order = np.argsort([rank[name] for name in train.clients], kind="stable")
-    return data.index.to_numpy()[train.kept][order]
+    return np.argsort([rank[name] for name in train.clients], kind="stable")
 
 
 def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:

@@ -13,6 +13,7 @@ and variance (expectation propagation).  With the constants c the candidates' li
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -91,42 +92,94 @@ def fit_others(
     if family.n_index > 1:
         return _by_expansion(rows, family, basis, varying, start, correlated)
     design = np.ascontiguousarray(rows.design @ basis)
-    scale = rows.weight / family.dispersion
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    logs = np.log(weights / weights.sum())
-    if last is None or last.sites is None:
-        index = design @ start
-        _, first, second = family.derivatives(index + rows.offset, rows.response)
-        t = scale * second[:, 0, 0]
-        n = t * index - scale * first[:, 0]
-    else:
-        index = np.einsum("np,np->n", design, last.points[rows.client_of_row])
-        t, n = last.sites
-    root, variance = None, np.zeros(len(index))
-    for i in range(ROUNDS):
+    index, sites, fitted = design @ start, None, last
+    if last is not None and last.sites is not None:
+        index, sites = np.einsum("np,np->n", design, last.points[rows.client_of_row]), last.sites
+    root = None
+
+    def look(t: Array, n: Array) -> tuple[Array, Array]:
+        nonlocal fitted, root
         gram = outer_sums(design * np.sqrt(t)[:, None], rows.starts)
         cross = np.add.reduceat(design * n[:, None], rows.starts[:-1], axis=0)
         moments = Moments(gram, cross, penalty=WIDEST**-2)
         model = fit_moments(moments, varying, correlated=correlated, start=root, tolerance=1e-3)
         root = np.where(np.abs(model.root) > 1e-3, model.root, 1e-3 * np.eye(len(varying)))
         points = kernels.posterior_means(gram, cross, varying, model.root, model.mean)
-        before = index
+        fitted = Fitted(model, moments, points, np.zeros(len(start)), correlated)
         found = np.einsum("np,np->n", design, points[rows.client_of_row])
+        return found, kernels.index_variances(design, rows.starts, gram, varying, model.root, model.inverse)
+
+    factors = factors_of_rows(rows, family, index, look, sites)
+    assert fitted is not None
+    return fitted._replace(constant=factors.constant, sites=factors.sites, freedom=factors.freedom)
+
+
+class Factors(NamedTuple):
+    """The Gaussian factors of rows."""
+
+    sites: tuple[Array, Array]
+    """t and n, (N,) each."""
+    constant: float
+    """Sum of the c."""
+    at: Array
+    """Where the rows' indices are, offset left out, (N,)."""
+    variance: Array
+    """Their posterior variances, (N,)."""
+
+    @property
+    def freedom(self) -> float:
+        """What the rows' indices know of their own responses, in coefficients."""
+        return float(self.sites[0] @ self.variance)
+
+
+def factors_of_rows(
+    rows: GroupedRows,
+    family: Family,
+    index: Array,
+    look: Callable[[Array, Array], tuple[Array, Array]],
+    sites: tuple[Array, Array] | None = None,
+) -> Factors:
+    """The factors under a model that says of every index, given t and n, what its mean and variance are.
+
+    ``index`` (N,): where rows are seen from at first, unless ``sites`` are factors to start from.
+    """
+    scale = rows.weight / family.dispersion
+    if sites is None:
+        _, first, second = family.derivatives(index + rows.offset, rows.response)
+        t = scale * second[:, 0, 0]
+        n = t * index - scale * first[:, 0]
+    else:
+        t, n = sites
+    for i in range(ROUNDS):
+        found, variance = look(t, n)
+        before = index
         index = index + np.clip(found - index, -FARTHEST, FARTHEST)
-        variance = kernels.index_variances(design, rows.starts, gram, varying, model.root, model.inverse)
-        constant, mean, spread = kernels.tilted(
-            family.losses.values, family.parameter, rows.response, rows.offset, scale, index,
-            np.maximum(variance, 1e-12), t, n, nodes, logs,
-        )  # fmt: skip
+        floor = np.maximum(variance, 1e-12)
+        constant, mean, spread = _tilted(rows, family, index, floor, t, n)
         if i and np.abs(index - before).max() < SETTLED * max(1.0, np.abs(index).max()):
             break
-        floor = np.maximum(variance, 1e-12)
         change = np.maximum(t + STEP * (1 / spread - 1 / floor), 1e-10) - t
         n = n + STEP * (mean / spread - index / floor)
         t = t + change
-    return Fitted(
-        model, moments, points, np.zeros(len(start)), correlated, float(constant.sum()), (t, n),
-        float(t @ variance),
+    return Factors((t, n), float(constant.sum()), index, floor)
+
+
+def evidence(rows: GroupedRows, family: Family, factors: Factors) -> float:
+    """log of the likelihood of rows, but for what does not depend on the family's numbers.
+
+    Where its derivative in these is zero, so is that of the whole likelihood.
+    """
+    constant, _, _ = _tilted(rows, family, factors.at, factors.variance, *factors.sites)
+    return float(constant.sum() + family.log_constant(rows.response, rows.weight).sum())
+
+
+def _tilted(
+    rows: GroupedRows, family: Family, index: Array, variance: Array, t: Array, n: Array
+) -> tuple[Array, Array, Array]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    return kernels.tilted(
+        family.losses.values, family.parameter, rows.response, rows.offset, rows.weight / family.dispersion,
+        index, variance, t, n, nodes, np.log(weights / weights.sum()),
     )  # fmt: skip
 
 

@@ -1,16 +1,17 @@
-"""Several groups at once, nested or crossed: least squares with Gaussian effects of each.
+"""Several groups at once, nested or crossed, with Gaussian effects of each.
 
     y = X beta + sum_j Z_j b_j + e,    b_j ~ N(0, sigma^2 I x L_j L_j'),    e ~ N(0, sigma^2 I)
 
-By restricted likelihood.  With b_j = L_j s_j all effects have the variance of the noise, and beta and s solve
-one system of equations.
+By restricted likelihood.  Rows of other families are least squares once each is seen through a Gaussian
+factor of its index (``choice``): sigma^2 = 1 is known then, and Q stands for (N - p) log Q below.
+With b_j = L_j s_j all effects have the variance of the noise, and beta and s solve one system of equations.
 The group with the most effects is eliminated, group by group; what is left is dense.  C_k = I + L'A_k L are
 the blocks of the first, S the matrix of the rest (X and the other groups), and
 
     deviance = sum_k log|C_k| + log|S| + (N - p) log Q.
 
-The clients' report is what gives them, under the Gaussian population, the posterior they have here: other
-groups and beta are integrated out.  So a population of any shape can be learned from the reports.
+The clients' report is what gives them, under the Gaussian population with a known centre, the posterior they
+have here: other groups are integrated out.  So a population of any shape can be learned from the reports.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
+from vaneb.grouped.choice import WIDEST
 from vaneb.likelihood.seam import Array
 
 #: Effects of all groups but the largest: more make a dense matrix that is too large.
 MOST = 6_000
 #: Evaluations of the deviance, at most.
 EVALUATIONS = 300
+#: Entries of dense blocks of rows.
+ENTRIES = 4_000_000
 #: Smallest variance of the clients' effects, in that of the noise, with which reports are made.
 SMALLEST = 1e-6
 
@@ -72,13 +76,26 @@ class Crossed:
     effects: tuple[Array, ...]
     """b_j, (levels, r)."""
     posterior: Array
-    """Covariances of beta_S + b_k for each client, (K, r, r); S the columns that differ."""
+    """Covariances V_k of b_k for each client given beta_S, (K, r, r); S the columns that differ."""
+    index: Array
+    """X beta + sum_j Z_j b_j, (N,)."""
+    index_variance: Array
+    """Its posterior variance, (N,); of no length for least squares."""
 
 
-def fit_crossed(design: Array, response: Array, factors: list[Factor], varying: NDArray[np.intp]) -> Crossed:
+def fit_crossed(
+    design: Array,
+    response: Array,
+    factors: list[Factor],
+    varying: NDArray[np.intp],
+    *,
+    known: bool = False,
+    last: Crossed | None = None,
+) -> Crossed:
     """Fit by restricted likelihood.
 
-    ``design`` (N, p); ``varying`` (r,) its columns that the first factor's are.
+    ``design`` (N, p); ``varying`` (r,) its columns that the first factor's are; ``known``: sigma^2 is 1;
+    ``last``: a fit that is near.
     """
     n, p = design.shape
     order = sorted(range(len(factors)), key=lambda j: -factors[j].effects)
@@ -90,10 +107,12 @@ def fit_crossed(design: Array, response: Array, factors: list[Factor], varying: 
         )
     if n <= p:
         raise InvalidReport(f"data: {n} rows cannot tell the noise from {p} coefficients; use fewer terms")
-    system = _System(design, response, first, rest)
+    system = _System(design, response, first, rest, known)
     sizes = [one.columns.shape[1] for one in (first, *rest)]
     free = [np.tril_indices(r) for r in sizes]
-    start = np.concatenate([np.eye(r)[f] for r, f in zip(sizes, free, strict=True)])
+    near = [np.eye(r) for r in sizes] if last is None else [last.roots[j] for j in order]
+    start = np.concatenate([root[f] for root, f in zip(near, free, strict=True)])
+    reach = 0.4 if last is None else 0.05
     ends = np.cumsum([len(f[0]) for f in free])
 
     def roots_of(x: Array) -> list[Array]:
@@ -104,23 +123,26 @@ def fit_crossed(design: Array, response: Array, factors: list[Factor], varying: 
             out.append(root)
         return out
 
+    steps = {"initial_tr_radius": reach, "final_tr_radius": 1e-3 if known else 1e-4}
     found = minimize(
         lambda x: system.solve(roots_of(x)).deviance, start, method="COBYQA",
-        options={"maxfev": EVALUATIONS, "initial_tr_radius": 0.4, "final_tr_radius": 1e-4},
+        options={"maxfev": EVALUATIONS, **steps},
     )  # fmt: skip
-    roots = roots_of(found.x)
+    roots, here = roots_of(found.x), order.index(0)
+    roots[here] = la.cholesky(roots[here] @ roots[here].T + SMALLEST * np.eye(sizes[here]), lower=True)
     solved = system.solve(roots)
     inverse = la.cho_solve((solved.half, True), np.eye(len(solved.half)))
-    effects, spans = system.effects(roots, solved), system.spans(roots)
-    back = np.argsort(order)
-    here = int(back[0])
-    r = sizes[here]
+    given = inverse - inverse[:, varying] @ np.linalg.solve(
+        inverse[np.ix_(varying, varying)], inverse[varying]
+    )
+    effects, spans = system.effects(roots, solved), system.spans()
+    back, r = np.argsort(order), sizes[here]
     if here == 0:
         inner = solved.inner_inverse  # (K, r, r)
         own = roots[0] @ inner @ roots[0].T
         # theta_k = beta_S + L s_k; given the rest, s_k has covariance C^{-1}, and its mean moves with it
         pull = system.cross_blocks(roots[0] @ inner @ roots[0].T, p, varying)
-        moved = pull @ inverse
+        moved = pull @ given
         shared = np.asarray(pull.multiply(moved).sum(axis=1)).reshape(-1, r) if r == 1 else None
         if r == 1:
             assert shared is not None
@@ -134,11 +156,12 @@ def fit_crossed(design: Array, response: Array, factors: list[Factor], varying: 
         begin = spans[here - 1][0]
         for k in range(factors[0].levels):
             select[k, :, begin + k * r : begin + (k + 1) * r] = roots[here]
-        posterior = select @ inverse @ np.swapaxes(select, 1, 2)
+        posterior = select @ given @ np.swapaxes(select, 1, 2)
     return Crossed(
         solved.variance, solved.rest[:p], solved.variance * inverse[:p, :p],
         tuple(roots[int(j)] for j in back), tuple(effects[int(j)] for j in back),
-        solved.variance * posterior,
+        solved.variance * posterior, system.index(effects[0]),
+        system.index_variance(roots[0], solved) if known else np.empty(0),
     )  # fmt: skip
 
 
@@ -163,21 +186,25 @@ class _Solved:
 class _System:
     """The equations, with all sums over rows made once."""
 
-    def __init__(self, design: Array, response: Array, first: Factor, rest: list[Factor]) -> None:
+    def __init__(
+        self, design: Array, response: Array, first: Factor, rest: list[Factor], known: bool
+    ) -> None:
         self.n, self.p = design.shape
+        self.known = known
         self.first, self.others = first, rest
         z = first.matrix()
         self.r = first.columns.shape[1]
         dense = sp.hstack([sp.csr_matrix(design), *(one.matrix() for one in rest)]).tocsr()
         self.gram = np.asarray((dense.T @ dense).toarray())
         self.right = np.asarray(dense.T @ response).ravel()
+        self.rows_of, self.dense = z, dense
         self.cross = (z.T @ dense).tocsr()  # (K r, p + m)
         self.inner = np.zeros((first.levels, self.r, self.r))
         np.add.at(self.inner, first.codes, first.columns[:, :, None] * first.columns[:, None, :])
         self.score = np.asarray(z.T @ response).reshape(-1, self.r)
         self.square = float(response @ response)
 
-    def spans(self, roots: list[Array]) -> list[tuple[int, int]]:
+    def spans(self) -> list[tuple[int, int]]:
         """Where each of the other factors stands among the rest."""
         ends = np.cumsum([self.p, *(one.effects for one in self.others)])
         return [(int(a), int(b)) for a, b in pairwise(ends)]
@@ -208,9 +235,12 @@ class _System:
         half = la.cholesky(left, lower=True, overwrite_a=True, check_finite=False)
         rest = la.cho_solve((half, True), right, check_finite=False)
         explained = float(np.einsum("ki,kij,kj->", self.score, middle, self.score)) + float(right @ rest)
+        value = np.linalg.slogdet(inner)[1].sum() + 2 * np.log(np.diagonal(half)).sum()
+        if self.known:
+            value += sum(float(np.sum(one**2)) for one in roots) / WIDEST**2 - explained
+            return _Solved(value, 1.0, rest, half, inverse)
         freedom = self.n - self.p
         variance = max(self.square - explained, 1e-12 * self.square) / freedom
-        value = np.linalg.slogdet(inner)[1].sum() + 2 * np.log(np.diagonal(half)).sum()
         return _Solved(value + freedom * np.log(variance), variance, rest, half, inverse)
 
     def effects(self, roots: list[Array], solved: _Solved) -> list[Array]:
@@ -218,9 +248,25 @@ class _System:
         root, rest = roots[0], self._scaling(roots) @ solved.rest
         left = (self.score.ravel() - self.cross @ rest).reshape(-1, self.r)
         out = [np.einsum("kij,kj->ki", root @ solved.inner_inverse @ root.T, left)]
-        for (a, b), one in zip(self.spans(roots), self.others, strict=True):
+        for (a, b), one in zip(self.spans(), self.others, strict=True):
             out.append(rest[a:b].reshape(one.levels, -1))
-        self.scaled = self._scaling(roots)
+        self.scaled, self.rest = self._scaling(roots), rest
+        return out
+
+    def index(self, first: Array) -> Array:
+        """X beta + sum_j Z_j b_j, the first effects being ``first``; after ``effects``."""
+        return np.asarray(self.rows_of @ first.ravel() + self.dense @ self.rest)
+
+    def index_variance(self, root: Array, solved: _Solved) -> Array:
+        """Given the first group's s_k a row's index moves with the rest by q = d - Z L C^{-1} L' cross."""
+        middle = root @ solved.inner_inverse @ root.T
+        own = self.rows_of @ sp.block_diag(list(middle)).tocsr()
+        out = np.asarray(own.multiply(self.rows_of).sum(axis=1)).ravel()
+        rest = ((self.dense - own @ self.cross) @ self.scaled).tocsr()
+        step = max(1, ENTRIES // rest.shape[1])
+        for i in range(0, self.n, step):
+            moved = la.solve_triangular(solved.half, rest[i : i + step].T.toarray(), lower=True)
+            out[i : i + step] += np.sum(moved**2, axis=0)
         return out
 
     def cross_blocks(self, middle: Array, p: int, varying: NDArray[np.intp]) -> Any:
@@ -233,25 +279,49 @@ class _System:
         return (select - own @ self.cross @ self.scaled).tocsr()
 
 
-def reports_of(crossed: Crossed, varying: NDArray[np.intp]) -> tuple[Array, Array]:
-    """Estimates (K, d) and precisions (K, d, d) that give clients this posterior under a Gaussian population.
+def reports_of(
+    crossed: Crossed, varying: NDArray[np.intp], spread: Array | None = None
+) -> tuple[Array, Array]:
+    """Estimates (K, d) and precisions (K, d, d): where clients differ P_k = V_k^{-1} - Gamma^{-1}.
 
-    P_k = V_k^{-1} - Gamma^{-1} in the coordinates that differ.  What clients share each of them knows a
-    little of: K of them together as much as is known.
+    What clients share each of them knows a little of: K of them together as much as is known.
+
+    With ``spread`` (r, r), a population's covariance, clients keep the means that they have under it and get
+    the variances V_k + E; E is what is not known of the centre because of the other groups.  All clients
+    have this error in common: it is no difference between them, but their intervals have to hold it.
     """
     d, k = len(crossed.fixed), len(crossed.posterior)
-    gamma = crossed.variance * crossed.roots[0] @ crossed.roots[0].T
-    gamma = gamma + SMALLEST * crossed.variance * np.eye(len(gamma))
-    back, prior = np.linalg.inv(crossed.posterior), np.linalg.inv(gamma)
-    values, vectors = np.linalg.eigh(back - prior)
-    values = np.maximum(values, 1e-6 / crossed.variance)
-    inner = (vectors * values[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    pulled = np.einsum("kij,kj->ki", back, crossed.effects[0])
+    prior = np.linalg.inv(crossed.variance * crossed.roots[0] @ crossed.roots[0].T)
+    back = np.linalg.inv(crossed.posterior)
+    inner = _positive(back - prior, 1e-9 / crossed.variance)
+    own = np.linalg.solve(inner, np.einsum("kij,kj->ki", back, crossed.effects[0])[:, :, None])
+    if spread is not None:
+        alone = np.linalg.inv(np.sum(prior - prior @ crossed.posterior @ prior, axis=0))
+        error = _positive(crossed.covariance[np.ix_(varying, varying)] - alone, 0.0)
+        root, eye = (
+            np.linalg.cholesky(spread + 1e-9 * crossed.variance * np.eye(len(spread))),
+            np.eye(len(spread)),
+        )
+        to = np.linalg.inv(root)
+        error = to @ error @ to.T
+        known = root.T @ inner @ root
+        variance = np.linalg.inv(eye + known)
+        # The common error cannot take away more than is known: V + (E : (I - V)), the parallel sum.
+        wider = variance + error @ np.linalg.solve(error + eye - variance, eye - variance)
+        less = _positive(np.linalg.inv(wider) - eye, 1e-9)
+        own = root @ np.linalg.solve(less, np.linalg.solve(wider, variance @ known @ to @ own))
+        inner = to.T @ less @ to
     estimates, precision = np.tile(crossed.fixed, (k, 1)), np.zeros((k, d, d))
-    estimates[:, varying] += np.linalg.solve(inner, pulled[:, :, None])[:, :, 0]
+    estimates[:, varying] += own[:, :, 0]
     precision[np.ix_(np.arange(k), varying, varying)] = inner
-    shared = np.setdiff1d(np.arange(d), varying)
-    if len(shared):
-        known = np.linalg.pinv(crossed.covariance[np.ix_(shared, shared)], hermitian=True)
-        precision[np.ix_(np.arange(k), shared, shared)] = known / k
+    rest = np.setdiff1d(np.arange(d), varying)
+    if len(rest):
+        shared = np.linalg.pinv(crossed.covariance[np.ix_(rest, rest)], hermitian=True)
+        precision[np.ix_(np.arange(k), rest, rest)] = shared / k
     return estimates, precision
+
+
+def _positive(matrices: Array, least: float) -> Array:
+    """The symmetric parts of matrices, with no eigenvalue below ``least``."""
+    values, vectors = np.linalg.eigh((matrices + np.swapaxes(matrices, -1, -2)) / 2)
+    return np.asarray((vectors * np.maximum(values, least)[..., None, :]) @ np.swapaxes(vectors, -1, -2))

@@ -48,8 +48,8 @@ LEAST = 0.1
 WIDER = 2.0
 #: Before rows are seen: nothing differs, the intercept does, slopes do.  A slope that is wrongly held to be
 #: the same for all clients makes intervals too short; the other mistake makes them a little long.  With these
-#: intervals hold almost as well as if slopes always differed.
-ODDS = np.array([1.0, 10.0, 300.0])
+#: intervals hold almost as well as if slopes always differed, and clients that are alike are soon seen to be.
+ODDS = np.array([1.0, 2.0, 60.0])
 #: Candidates of a smaller probability than this are left out.
 UNLIKELY = 0.01
 #: Clients whose estimates tell the Monte Carlo error.

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others
-from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, sample_gaussians, shown
 from vaneb.grouped.halves import first_halves
@@ -35,7 +33,6 @@ from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import gaussian
 from vaneb.local.family.base import CLASSES, Family
 from vaneb.local.marginal import chosen
 from vaneb.local.report import report
@@ -94,7 +91,7 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     """
     family, n_index = local.family, local.family.n_index
     d = n_index * rows.design.shape[1]
-    _check_size(rows, d, int(may_vary.sum()) * n_index, asked)
+    check_size(rows, d, int(may_vary.sum()) * n_index, asked)
     columns, intercept = centred_basis(rows.design, may_vary)
     basis = model_basis(columns, d)
     if not family.is_likelihood:
@@ -244,7 +241,7 @@ def _of_whole_clients(
     return Structure(basis, varying, None, (), family, () if varying.any() else (same,))
 
 
-def _check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
+def check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
     """Say before the work starts that it would not end."""
     if asked and r > MOST:
         raise InvalidOption(
@@ -325,7 +322,7 @@ def learn_population(
     drawn = None
     if kind == "gaussian" and found:
         drawn = _averaged(structure, found, model)
-    recoded = _in_phi(clients, structure.basis)
+    recoded = in_phi(clients, structure.basis)
     prior, model.sampling_ = drawn or sample_populations(
         recoded, single=kind == "gaussian", seed=model.seed, options=model.options or ROWS,
         progress=progress, varying=structure.varying,
@@ -357,45 +354,9 @@ def _seen(structure: Structure) -> Likelihood:
     return ConstantGaussian(points @ structure.basis.T, back.T @ gram @ back)
 
 
-def _in_phi(clients: Likelihood, basis: Array) -> Any:
+def in_phi(clients: Likelihood, basis: Array) -> Any:
     """The clients in coordinates phi: what the sampler of populations needs of a likelihood."""
     return Recoded(clients, basis)
-
-
-def fit_several(
-    rows: GroupedRows,
-    names: tuple[str, ...],
-    may_vary: Flags,
-    others: list[Factor],
-    model: VANEB,
-    progress: Progress | None,
-) -> tuple[Crossed, FixedEffects, Structure, Posterior]:
-    """Clients among other groups of rows: the population of the clients, given the others.
-
-    Least squares only.  ``others``: the other groups, in the order of the rows.
-    """
-    _check_size(rows, rows.design.shape[1], int(may_vary.sum()), asked=True)
-    basis = centred_basis(rows.design, may_vary)[0]
-    # A row of weight w has noise of variance sigma^2 / w.
-    root = np.sqrt(rows.weight)
-    design, varying = rows.design @ basis * root[:, None], np.flatnonzero(may_vary)
-    others = [replace(one, columns=one.columns * root[:, None]) for one in others]
-    own = Factor(rows.client_of_row, rows.n_clients, np.ascontiguousarray(design[:, varying]))
-    if progress is not None:
-        progress("fitting all groups", 0, 1)
-    with one_blas_thread():
-        crossed = fit_crossed(design, root * (rows.response - rows.offset), [own, *others], varying)
-    estimates, precision = reports_of(crossed, varying)
-    back = np.linalg.inv(basis)
-    clients = ConstantGaussian(estimates @ basis.T, back.T @ precision @ back)
-    prior, model.sampling_ = sample_populations(
-        _in_phi(clients, basis), single=model.kind == "gaussian", seed=model.seed, options=model.options,
-        progress=progress, varying=may_vary,
-    )  # fmt: skip
-    model.prior_, model.certificate_, model.trace_ = prior.mapped(basis, names), None, ()
-    fixed = FixedEffects(names, basis @ crossed.fixed, basis @ crossed.covariance @ basis.T)
-    structure = Structure(basis, may_vary, None, (), gaussian(crossed.variance), ())
-    return crossed, fixed, structure, posterior(clients, model.prior_, ids=rows.ids, names=names)
 
 
 def model_basis(columns_basis: Array, dimension: int) -> Array:
@@ -467,7 +428,7 @@ def mixture_predicts_better(halves: tuple[Half, Half], structure: Structure, see
     """See ``predicts_better``."""
     losses = []
     for clients, losses_of in halves:
-        recoded = _in_phi(clients, structure.basis)
+        recoded = in_phi(clients, structure.basis)
         priors = [
             sample_populations(recoded, single=single, seed=seed, options=QUICK, varying=structure.varying)[0]
             for single in (False, True)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.local.family import FAMILIES as NAMES
-from vaneb.local.family import family_class
+from vaneb.local.family import FAMILIES, family_class
 from vaneb.local.family.base import CLASSES, SURVIVAL
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-FAMILIES = tuple(NAMES)
 PLAIN, TRIALS, SHARES = "plain", "trials", "shares"
 KINDS = (PLAIN, TRIALS, SHARES, SURVIVAL)
 #: Time of entry of rows that are at risk from the beginning: no time is negative.
@@ -172,13 +170,13 @@ class ResponseCoding:
 def _check_kind(model: type[Family], kind: str) -> None:
     """That the family takes what stands on the left-hand side."""
     if kind == TRIALS and not model.takes_trials:
-        takes = ", ".join(name for name in NAMES if family_class(name).takes_trials)
+        takes = ", ".join(name for name in FAMILIES if family_class(name).takes_trials)
         raise InvalidOption(
             f"formula: 'successes | trials' is a response of family {takes}, not {model.name}."
         )
     if (kind == SURVIVAL) != (model.takes == SURVIVAL):
         if kind == SURVIVAL:
-            takes = ", ".join(name for name in NAMES if family_class(name).takes == SURVIVAL)
+            takes = ", ".join(name for name in FAMILIES if family_class(name).takes == SURVIVAL)
             raise InvalidOption(
                 f"formula: Surv(...) is a response of family {takes}, not {model.name}. Choose that family."
             )

@@ -56,6 +56,8 @@ class Family:
     """False where the loss is not minus the logarithm of a density (Huber)."""
     has_dispersion: ClassVar[bool] = False
     """Whether ``dispersion`` is estimated; else it is 1."""
+    bounds: ClassVar[tuple[float, float] | None] = None
+    """Of ``parameter``, where that is estimated."""
     by_row: ClassVar[bool] = True
     """Whether a client's loss is a sum of ``losses`` over its rows; else ``objective`` is its own."""
     has_intercept: ClassVar[bool] = True

@@ -61,6 +61,7 @@ class NegativeBinomial(Family):
     link: ClassVar[Link] = LOG
     rule: ClassVar[str] = Poisson.rule
     score_name: ClassVar[str] = "deviance"
+    bounds: ClassVar[tuple[float, float] | None] = (LEAST, MOST)
 
     alpha: float
 

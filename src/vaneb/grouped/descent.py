@@ -11,8 +11,8 @@ from vaneb.likelihood.seam import Array
 
 #: Steps, at most, and halvings of one.
 STEPS, HALVINGS = 200, 30
-#: Length of the first step, where nothing is known of the curvature.
-FIRST = 0.5
+#: Length of the first step, where nothing is known of the curvature, and of any step beside that of x.
+FIRST, FARTHEST = 0.5, 3.0
 
 
 class Minimum(NamedTuple):
@@ -42,7 +42,8 @@ def descend(
         step = -slope if inverse is None else -inverse @ slope
         if inverse is None or not step @ slope < 0:
             inverse, step = None, -slope * min(1.0, FIRST / float(np.sqrt(slope @ slope)))
-        fall, length = float(step @ slope), 1.0
+        size, room = float(np.sqrt(step @ step)), FARTHEST * (1 + float(np.sqrt(x @ x)))
+        fall, length = float(step @ slope), min(1.0, room / size)
         for _ in range(HALVINGS):
             ahead, there = loss(x + length * step)
             if ahead <= value + 1e-4 * length * fall:

@@ -16,10 +16,11 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB, notes_of_few
 from vaneb.grouped import frames, scores
 from vaneb.grouped.design import Design, DesignRows, learn_design
+from vaneb.grouped.fit import fit_population
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import ParsedFormula, parse
 from vaneb.grouped.models import fit_local
-from vaneb.grouped.population import Structure, find_structure, fit_population
+from vaneb.grouped.population import Structure, find_structure
 from vaneb.grouped.reading import read_columns
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut

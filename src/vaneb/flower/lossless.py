@@ -12,7 +12,7 @@ from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.exchange import Line
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import SiteSums, stacked
+from vaneb.flower.sums import SiteSums, beyond_belief, stacked
 from vaneb.grouped.from_sums import ClientSums, find_structure_of_sums, fit_population_of_sums
 from vaneb.grouped.mixed_model import basis_of
 from vaneb.grouped.population import model_basis
@@ -56,6 +56,7 @@ def fit_sums(
     """
     odd = dict[int, SiteSums]()
     if settings.family == "gaussian" and not settings.dispersion > 0:
+        sites = {node: site.with_own_squares() for node, site in sites.items()}
         odd = with_usual_noise(sites)
         sites = {**sites, **odd}
     everyone = stacked(list(sites.values()))
@@ -72,6 +73,8 @@ def fit_sums(
         for answer in line.ask("expand", {node: question for node in here}):
             if answer.content is not None and (again := _again(answer.content, sites[answer.node])):
                 expanded[answer.node] = again
+        for node in beyond_belief({**sites, **expanded}):
+            expanded.pop(node, None)
         everyone = stacked([expanded.get(node, site) for node, site in sites.items()])
     sums = client_sums(everyone, columns)
     structure = find_structure_of_sums(sums, family, known=known, asked=model.kind == "discrete")

@@ -669,6 +669,23 @@ def test_nor_does_a_stranger_who_never_speaks(house, monkeypatch):
             time.sleep(0.1)
 
 
+def test_nor_do_strangers_from_everywhere(house, monkeypatch):
+    """A few addresses are enough to take all connections there are; the one that is silent longest goes."""
+    monkeypatch.setattr(forwarding, "MOST_SOCKETS", 20)
+    host, port = house.address.split(":")
+    with contextlib.ExitStack() as stack:
+        south = stack.enter_context(house.visitor("south"))
+        assert south.post("/hello", headers=house.headers("south")).status_code == 200
+        for k in range(60):
+            source = f"127.0.0.{3 + k % 6}", 0
+            line = socket.create_connection((host, int(port)), timeout=5, source_address=source)
+            stack.enter_context(line)
+        north = stack.enter_context(house.visitor("north"))
+        assert north.post("/hello", headers=house.headers("north")).status_code == 200
+        # Whoever has shown a certificate keeps the connection.
+        assert south.post("/hello", headers=house.headers("south")).status_code == 200
+
+
 def test_nor_does_it_take_the_memory_of_all(house, monkeypatch):
     """Many requests at once are no way around the limit of one."""
     monkeypatch.setattr(forwarding, "LARGEST_MESSAGE", 3 << 20)

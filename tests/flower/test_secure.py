@@ -30,8 +30,7 @@ from vaneb.flower.secure import (
     to_vector,
 )
 from vaneb.flower.settings import Settings
-from vaneb.flower.start import box_of, cover
-from vaneb.flower.totals import first_population, settled
+from vaneb.flower.totals import box_of, cover, first_population, settled
 from vaneb.likelihood.expansion import modes_under
 from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.sums import em_step, own_sums

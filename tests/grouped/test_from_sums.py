@@ -19,7 +19,7 @@ from vaneb.grouped.population import find_structure
 from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.local.data import GroupedRows
-from vaneb.local.families import gaussian
+from vaneb.local.families import binomial, gaussian
 from vaneb.local.fit import fit_clients
 from vaneb.posterior import posterior
 
@@ -102,3 +102,14 @@ def test_noise_that_is_known_is_not_estimated() -> None:
     assert free.fitted is not None
     assert_allclose(told.fitted.model.spread, free.fitted.model.spread, rtol=1e-3)
     assert_allclose(told.fitted.points, free.fitted.points, rtol=1e-5)
+
+
+def test_one_binary_row_of_each_client_says_nothing_of_differences() -> None:
+    rng = np.random.default_rng(0)
+    design = np.column_stack([np.ones(80), rng.standard_normal(80)])
+    rows = GroupedRows.from_columns(np.arange(80), design, rng.integers(0, 2, 80))
+    whole = LossSums.of(rows, binomial(), np.zeros((80, 2)))
+    sums = ClientSums(whole, (whole, whole), Columns.of(design), np.array([True, True]))
+    structure = find_structure_of_sums(sums, binomial(), known=False)
+    assert not structure.varying.any()
+    assert any("one row of each client" in note for note in structure.notes)

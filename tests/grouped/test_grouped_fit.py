@@ -13,7 +13,8 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
-from vaneb.grouped.population import find_structure, halves_of_rows, predicts_better
+from vaneb.grouped.mixture import halves_of_rows, predicts_better
+from vaneb.grouped.population import find_structure
 from vaneb.grouped.scores import loss
 from vaneb.local.data import GroupedRows
 

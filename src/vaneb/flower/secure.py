@@ -37,8 +37,7 @@ from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
-from vaneb.flower.start import box_of, cover
-from vaneb.flower.totals import first_population, next_population, own_total, settled
+from vaneb.flower.totals import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.wire import check_array
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior

@@ -16,10 +16,11 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB, notes_of_few
 from vaneb.grouped import frames, scores
 from vaneb.grouped.design import Design, DesignRows, learn_design
+from vaneb.grouped.fit import fit_population
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import ParsedFormula, parse
-from vaneb.grouped.models import LocalModel, fit_local
-from vaneb.grouped.population import Structure, find_structure, fit_population
+from vaneb.grouped.models import fit_local
+from vaneb.grouped.population import Structure, find_structure
 from vaneb.grouped.reading import read_columns
 from vaneb.grouped.result import GroupedFit, predicted
 from vaneb.grouped.scores import HeldOut
@@ -129,15 +130,7 @@ def fit_groups(
     train = design.rows(data[~testing], response=True, new=False)
     if not len(train.kept):
         raise InvalidReport(f"formula {formula!r}: its terms are missing (NaN) in every row of the fit.")
-    assert train.response is not None
-    rows = GroupedRows.from_columns(
-        train.clients,
-        train.covariates,
-        train.response,
-        offset=train.offset,
-        weight=train.weight,
-        names=design.names,
-    )
+    rows = train.by_client(design.names)
     if progress is not None:
         progress("fitting every client", 0, 1)
     may_vary, notes = varying_columns(design, groups, rows, family)
@@ -150,7 +143,7 @@ def fit_groups(
             "choose another population."
         )
     local = fit_local(rows, design.coding)
-    names = _parameter_names(design, local)
+    names = design.parameter_names(local.family)
     fixed: FixedEffects | None
     if groups.others:
         check_several(groups, local.family, likelihood, settings)
@@ -211,12 +204,6 @@ def _varying_names(structure: Structure, names: tuple[str, ...]) -> tuple[str, .
     """Coefficients that differ between clients."""
     reached = np.abs(structure.basis[:, structure.varying]).max(axis=1, initial=0.0) > 0
     return tuple(name for name, flag in zip(names, reached, strict=True) if flag)
-
-
-def _parameter_names(design: Design, local: LocalModel) -> tuple[str, ...]:
-    if local.family.n_index == 1:
-        return design.names
-    return tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
 
 
 def _order(train: DesignRows, rows: GroupedRows) -> NDArray[np.intp]:

@@ -95,15 +95,17 @@ def fit_others(
     index, sites, fitted = design @ start, None, last
     if last is not None and last.sites is not None:
         index, sites = np.einsum("np,np->n", design, last.points[rows.client_of_row]), last.sites
-    root = None
+    root = inverse = None
 
     def look(t: Array, n: Array) -> tuple[Array, Array]:
-        nonlocal fitted, root
+        nonlocal fitted, root, inverse
         gram = outer_sums(design * np.sqrt(t)[:, None], rows.starts)
         cross = np.add.reduceat(design * n[:, None], rows.starts[:-1], axis=0)
         moments = Moments(gram, cross, penalty=WIDEST**-2)
-        model = fit_moments(moments, varying, correlated=correlated, start=root, tolerance=1e-3)
-        root = np.where(np.abs(model.root) > 1e-3, model.root, 1e-3 * np.eye(len(varying)))
+        model = fit_moments(
+            moments, varying, correlated=correlated, start=root, tolerance=1e-3, inverse=inverse
+        )
+        root, inverse = _off_zero(model.root), model.curvature
         points = kernels.posterior_means(gram, cross, varying, model.root, model.mean)
         fitted = Fitted(model, moments, points, np.zeros(len(start)), correlated)
         found = np.einsum("np,np->n", design, points[rows.client_of_row])
@@ -112,6 +114,11 @@ def fit_others(
     factors = factors_of_rows(rows, family, index, look, sites)
     assert fitted is not None
     return fitted._replace(constant=factors.constant, sites=factors.sites, freedom=factors.freedom)
+
+
+def _off_zero(root: Array) -> Array:
+    """The gradient vanishes where a column of L does."""
+    return np.where(np.abs(root) > 1e-3, root, 1e-3 * np.eye(len(root)))
 
 
 class Factors(NamedTuple):
@@ -198,7 +205,7 @@ def _by_expansion(
         constant = -loss.sum() / family.dispersion - 0.5 * np.sum((cross - slope) * points)
         moments = Moments(gram, cross, penalty=WIDEST**-2)
         model = fit_moments(moments, varying, correlated=correlated, start=root, tolerance=1e-3)
-        root = np.where(np.abs(model.root) > 1e-3, model.root, 1e-3 * np.eye(len(varying)))
+        root = _off_zero(model.root)
         found = kernels.posterior_means(gram, moments.cross, varying, model.root, model.mean)
         step = np.clip(found - points, -FARTHEST, FARTHEST)
         if i and np.abs(step).max() < SETTLED * max(1.0, np.abs(points).max()):

@@ -58,18 +58,9 @@ def code_rows(
     coded = design.rows(data, response=True, new=False)
     if coded.response is None or not len(coded.response):
         raise InvalidReport(f"formula {formula!r}: its terms are missing in every row. Use other columns.")
-    rows = GroupedRows.from_columns(
-        coded.clients,
-        coded.covariates,
-        coded.response,
-        offset=coded.offset,
-        weight=coded.weight,
-        names=design.names,
-    )
+    rows = coded.by_client(design.names)
     model = family_class(family).for_rows(rows, len(design.coding.classes))
-    names = model.parameter_names(design.names)
-    if model.n_index > 1:
-        names = tuple(f"{c}:{name}" for c in design.coding.classes[1:] for name in design.names)
+    names = design.parameter_names(model)
     return CodedRows(design, rows, model, names, len(data) - len(coded.kept), reading)
 
 

@@ -135,28 +135,18 @@ def fit_crossed(
     given = inverse - inverse[:, varying] @ np.linalg.solve(
         inverse[np.ix_(varying, varying)], inverse[varying]
     )
-    effects, spans = system.effects(roots, solved), system.spans()
-    back, r = np.argsort(order), sizes[here]
+    effects, r = system.effects(roots, solved), sizes[here]
     if here == 0:
-        inner = solved.inner_inverse  # (K, r, r)
-        own = roots[0] @ inner @ roots[0].T
-        # theta_k = beta_S + L s_k; given the rest, s_k has covariance C^{-1}, and its mean moves with it
-        pull = system.cross_blocks(roots[0] @ inner @ roots[0].T, p, varying)
-        moved = pull @ given
-        shared = np.asarray(pull.multiply(moved).sum(axis=1)).reshape(-1, r) if r == 1 else None
-        if r == 1:
-            assert shared is not None
-            extra = shared[:, :, None]
-        else:
-            extra = np.stack([m @ q.T for m, q in _blocks(moved, pull, r)])
-        posterior = own + extra
+        # s_k has covariance C^{-1} given the rest, and its mean moves with that.
+        own = roots[0] @ solved.inner_inverse @ roots[0].T
+        pull = (_diagonal(own) @ system.cross @ system.scaled).toarray()
+        shape = (-1, r, len(given))
+        posterior = own + np.einsum("kim,kjm->kij", (pull @ given).reshape(shape), pull.reshape(shape))
     else:
-        select = np.zeros((factors[0].levels, r, len(inverse)))
-        select[:, np.arange(r), varying] = 1.0
-        begin = spans[here - 1][0]
-        for k in range(factors[0].levels):
-            select[k, :, begin + k * r : begin + (k + 1) * r] = roots[here]
-        posterior = select @ given @ np.swapaxes(select, 1, 2)
+        begin, end = system.spans[here - 1]
+        blocks = given[begin:end, begin:end].reshape(-1, r, (end - begin) // r, r)
+        posterior = roots[here] @ np.einsum("kikj->kij", blocks) @ roots[here].T
+    back = np.argsort(order)
     return Crossed(
         solved.variance, solved.rest[:p], solved.variance * inverse[:p, :p],
         tuple(roots[int(j)] for j in back), tuple(effects[int(j)] for j in back),
@@ -165,10 +155,10 @@ def fit_crossed(
     )  # fmt: skip
 
 
-def _blocks(moved: Array, pull: Any, r: int) -> Any:
-    rows = pull.toarray()
-    for k in range(len(rows) // r):
-        yield moved[k * r : (k + 1) * r], rows[k * r : (k + 1) * r]
+def _diagonal(blocks: Array) -> Any:
+    """Sparse matrix with these blocks (K, r, r) on the diagonal."""
+    k = len(blocks)
+    return sp.bsr_matrix((blocks, np.arange(k), np.arange(k + 1))).tocsr()
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +187,8 @@ class _System:
         dense = sp.hstack([sp.csr_matrix(design), *(one.matrix() for one in rest)]).tocsr()
         self.gram = np.asarray((dense.T @ dense).toarray())
         self.right = np.asarray(dense.T @ response).ravel()
+        ends = np.cumsum([self.p, *(one.effects for one in rest)])
+        self.spans = [(int(a), int(b)) for a, b in pairwise(ends)]  # of the other factors among the rest
         self.rows_of, self.dense = z, dense
         self.cross = (z.T @ dense).tocsr()  # (K r, p + m)
         self.inner = np.zeros((first.levels, self.r, self.r))
@@ -204,16 +196,11 @@ class _System:
         self.score = np.asarray(z.T @ response).reshape(-1, self.r)
         self.square = float(response @ response)
 
-    def spans(self) -> list[tuple[int, int]]:
-        """Where each of the other factors stands among the rest."""
-        ends = np.cumsum([self.p, *(one.effects for one in self.others)])
-        return [(int(a), int(b)) for a, b in pairwise(ends)]
-
     def _scaling(self, roots: list[Array]) -> Any:
         """Blocks of I and L_j that turn columns of b into columns of s."""
         blocks = [sp.identity(self.p)]
         blocks += [
-            sp.kron(sp.identity(f.levels), root) for f, root in zip(self.others, roots[1:], strict=True)
+            _diagonal(np.tile(L, (f.levels, 1, 1))) for f, L in zip(self.others, roots[1:], strict=True)
         ]
         return sp.block_diag(blocks).tocsr()
 
@@ -222,10 +209,7 @@ class _System:
         inner = np.eye(self.r) + root.T @ self.inner @ root
         inverse: Array = np.asarray(np.linalg.inv(inner), dtype=np.float64)
         middle = root @ inverse @ root.T  # L C^{-1} L', (K, r, r)
-        if self.r == 1:
-            weighted = self.cross.multiply(middle[:, :, 0]).tocsr()
-        else:
-            weighted = (sp.block_diag(list(middle)) @ self.cross).tocsr()
+        weighted = _diagonal(middle) @ self.cross
         left = self.gram - (self.cross.T @ weighted).toarray()
         right = self.right - weighted.T @ self.score.ravel()
         left = scaling.T @ (scaling.T @ left.T).T
@@ -245,12 +229,13 @@ class _System:
 
     def effects(self, roots: list[Array], solved: _Solved) -> list[Array]:
         """b_j of all factors, the first one first."""
-        root, rest = roots[0], self._scaling(roots) @ solved.rest
+        self.scaled = self._scaling(roots)
+        root, self.rest = roots[0], self.scaled @ solved.rest
+        rest = self.rest
         left = (self.score.ravel() - self.cross @ rest).reshape(-1, self.r)
         out = [np.einsum("kij,kj->ki", root @ solved.inner_inverse @ root.T, left)]
-        for (a, b), one in zip(self.spans(), self.others, strict=True):
+        for (a, b), one in zip(self.spans, self.others, strict=True):
             out.append(rest[a:b].reshape(one.levels, -1))
-        self.scaled, self.rest = self._scaling(roots), rest
         return out
 
     def index(self, first: Array) -> Array:
@@ -260,7 +245,7 @@ class _System:
     def index_variance(self, root: Array, solved: _Solved) -> Array:
         """Given the first group's s_k a row's index moves with the rest by q = d - Z L C^{-1} L' cross."""
         middle = root @ solved.inner_inverse @ root.T
-        own = self.rows_of @ sp.block_diag(list(middle)).tocsr()
+        own = self.rows_of @ _diagonal(middle)
         out = np.asarray(own.multiply(self.rows_of).sum(axis=1)).ravel()
         rest = ((self.dense - own @ self.cross) @ self.scaled).tocsr()
         step = max(1, ENTRIES // rest.shape[1])
@@ -268,15 +253,6 @@ class _System:
             moved = la.solve_triangular(solved.half, rest[i : i + step].T.toarray(), lower=True)
             out[i : i + step] += np.sum(moved**2, axis=0)
         return out
-
-    def cross_blocks(self, middle: Array, p: int, varying: NDArray[np.intp]) -> Any:
-        """d theta_k / d rest, (K r, p + m), sparse: beta_S enters as it is, the rest through s_k."""
-        k, r = len(middle), self.r
-        select = sp.csr_matrix(
-            (np.ones(k * r), (np.arange(k * r), np.tile(varying, k))), shape=(k * r, self.cross.shape[1])
-        )
-        own = sp.block_diag(list(middle)) if r > 1 else sp.diags(middle[:, 0, 0])
-        return (select - own @ self.cross @ self.scaled).tocsr()
 
 
 def reports_of(

@@ -21,7 +21,9 @@ from vaneb.grouped.encoding import Encoding
 from vaneb.grouped.formula import ParsedFormula, Term
 from vaneb.grouped.response import ResponseCoding
 from vaneb.grouped.syntax import shown
+from vaneb.local.data import GroupedRows
 from vaneb.local.family import family_class
+from vaneb.local.family.base import Family
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,13 @@ class DesignRows:
     """Shape (N,); for predictions without a response, ones."""
     kept: NDArray[np.intp]
     """Position of each row in the data, shape (N,)."""
+
+    def by_client(self, names: tuple[str, ...]) -> GroupedRows:
+        """The rows of a fit, those of each client together; ``names`` of the columns."""
+        assert self.response is not None
+        return GroupedRows.from_columns(
+            self.clients, self.covariates, self.response, offset=self.offset, weight=self.weight, names=names
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +106,12 @@ class Design:
     def names(self) -> tuple[str, ...]:
         """Names of the p columns."""
         return tuple(np.array(self.encoding.names, dtype=object)[self._used])
+
+    def parameter_names(self, family: Family) -> tuple[str, ...]:
+        """Names of the d coefficients: those of the columns, once for each class but the first."""
+        if family.n_index == 1:
+            return self.names
+        return tuple(f"{c}:{name}" for c in self.coding.classes[1:] for name in self.names)
 
     @cached_property
     def _used(self) -> NDArray[np.bool_]:

@@ -86,6 +86,15 @@ def client_ids(values: pd.Series) -> NDArray[np.object_]:
     """Ids as text, whole numbers without a decimal point; equal ids of any kind are equal texts."""
     import pandas as pd
 
+    if values.dtype != object:  # among objects 1 and True would be the same
+        codes, found = pd.factorize(values, use_na_sentinel=False)
+        return _texts(pd.Series(found))[codes]
+    return _texts(values)
+
+
+def _texts(values: pd.Series) -> NDArray[np.object_]:
+    import pandas as pd
+
     if pd.api.types.is_float_dtype(values.dtype):
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         known = numbers[np.isfinite(numbers)]
@@ -119,12 +128,13 @@ def is_whole(values: pd.Series) -> bool:
 
 def as_flags(values: pd.Series, column: str) -> NDArray[np.bool_]:
     """0 / 1 or false / true as booleans; the column must have no missing values left."""
-    text = values.astype(str).str.strip().str.lower()
-    flags = text.map({"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1})
-    if flags.isna().any():
-        bad = values[flags.isna()].tolist()[0]
+    text = client_ids(values)
+    known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+    flags = [known.get(one.strip().lower()) for one in text]
+    if None in flags:
+        bad = values.tolist()[flags.index(None)]
         raise InvalidReport(f"column {column}: {bad!r} is neither 0 (fit) nor 1 (test). Recode it.")
-    return flags.to_numpy(dtype=bool)
+    return np.array(flags, dtype=bool)
 
 
 def _sortable(values: pd.Series) -> Any:

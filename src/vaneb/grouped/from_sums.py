@@ -14,22 +14,23 @@ import numpy as np
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped.choice import WIDEST, Candidate, candidates, fit_least_squares
-from vaneb.grouped.mixed_model import MOST, SMALLEST, TIE_BREAK, Centred, Moments, basis_of, identified
+from vaneb.grouped.fit import learn_population
+from vaneb.grouped.mixed_model import SMALLEST, TIE_BREAK, Centred, Moments, basis_of, identified
+from vaneb.grouped.mixture import Half, may_have_groups, mixture_predicts_better
 from vaneb.grouped.population import (
+    NO_NOISE,
+    NOT_TOLD,
     Flags,
-    Half,
     Structure,
     compared,
-    learn_population,
-    may_have_groups,
-    mixture_predicts_better,
     model_basis,
+    to_compare,
     what_differs,
 )
-from vaneb.grouped.response import CLASSES
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.likelihood.seam import Array
 from vaneb.local.families import Family
+from vaneb.local.family.base import CLASSES
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,30 +59,18 @@ def find_structure_of_sums(
     """
     d, p = sums.whole.point.shape[1], len(sums.columns.mean)
     classes, gaussian = d // p, family.name == "gaussian"
-    may_vary = _may_vary(sums, gaussian) if varying is None else varying
+    may_vary = _may_vary(sums, family) if varying is None else varying
     columns, intercept = basis_of(sums.columns, may_vary)
     basis = model_basis(columns, d)
     sets = candidates(may_vary, intercept, classes, sums.of_client, sums.whole.n_clients)
-    notes: tuple[str, ...] = ()
-    if asked:
-        sets = [Candidate(np.flatnonzero(np.tile(may_vary, classes)), True)]
-    elif may_vary.sum() * classes > MOST:
-        notes += (
-            f"{int(may_vary.sum()) * classes} coefficients might differ between clients, more than {MOST}: "
-            "only the intercept does",
-        )
-    if family.name in CLASSES and sums.whole.n.max() == 1 and not asked:
-        sets = sets[:1]
-        notes += ("one row of each client says nothing of differences between them: none is assumed",)
+    one_trial = family.takes == CLASSES and sums.whole.n.max() == 1
+    sets, notes = to_compare(sets, may_vary, classes, asked=asked, one_trial=bool(one_trial))
     told = not gaussian or known or _told(sums.whole, basis, sets)
     if not told:
-        notes += (
-            "clients have too few rows to tell noise from differences between clients; "
-            "what could be either is taken for noise",
-        )
+        notes += (NOT_TOLD,)
     centred = _centred(sums.whole, basis, family, known, told)
     if centred.exact:
-        notes += ("the fit leaves no residuals: there is no noise to be seen",)
+        notes += (NO_NOISE,)
     fitted = [fit_least_squares(centred, *one) for one in sets]
     structure = compared(basis, fitted, family)
     if gaussian and not known:
@@ -103,10 +92,10 @@ def fit_population_of_sums(
     learn_population(clients, structure, kind, names, model, found=structure.found)
 
 
-def _may_vary(sums: ClientSums, gaussian: bool) -> Flags:
+def _may_vary(sums: ClientSums, family: Family) -> Flags:
     """The rule of ``terms.varying_columns`` for formulas without bars."""
     everything = np.ones(len(sums.of_client), dtype=bool)
-    if not gaussian:
+    if family.n_index > 1 or not family.by_row:
         return everything
     constant = np.flatnonzero((sums.columns.scale == 0) & (sums.columns.mean != 0))
     of_client = sums.of_client.copy()

@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import gammaln, multigammaln
 
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Fitted
+from vaneb.grouped.descent import descend
 from vaneb.grouped.mixed_model import Moments, deviance
 from vaneb.likelihood.seam import Array
 from vaneb.population.options import Options
@@ -279,8 +279,8 @@ class _Target:
             slope = 0.5 * np.concatenate([along, turn])
             return 0.5 * value - priors[-1], slope - (priors[:q] - priors[q : 2 * q]) / 2e-5
 
-        found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-2})
-        if not np.isfinite(found.fun) or np.abs(found.x - start).max() > 50:
+        found = descend(loss, start, 1e-2)
+        if not np.isfinite(found.value) or np.abs(found.x - start).max() > 50:
             return None
         hessian = np.empty((q, q))
         for i in range(q):
@@ -288,7 +288,7 @@ class _Target:
             hessian[i] = (loss(found.x + step)[1] - loss(found.x - step)[1]) / 0.04
         values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
         half = vectors / np.sqrt(np.maximum(values, 0.1))
-        return found.x, np.linalg.cholesky(half @ half.T), self.fitted.constant - float(found.fun)
+        return found.x, np.linalg.cholesky(half @ half.T), self.fitted.constant - found.value
 
 
 def _proposed(rng: np.random.Generator, centre: Array, half: Array, count: int) -> tuple[Array, Array]:

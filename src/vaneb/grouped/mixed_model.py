@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from vaneb.errors import InvalidReport
 from vaneb.grouped import mixed_kernels as kernels
+from vaneb.grouped.descent import descend
 from vaneb.likelihood.loss_sums import Columns
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
@@ -84,6 +84,8 @@ class MixedModel:
     inverse: Array
     """T^{-1}, shape (d, d)."""
     deviance: float
+    curvature: Array | None = None
+    """Inverse of the Hessian in the free entries of L, as far as the fit has learned it."""
 
     @property
     def spread(self) -> Array:
@@ -207,11 +209,12 @@ def fit_moments(
     restricted: bool = True,
     start: Array | None = None,
     tolerance: float = 1e-7,
+    inverse: Array | None = None,
 ) -> MixedModel:
     """L with the smallest deviance, and what follows from it.
 
     ``correlated``: L is lower triangular, else diagonal.  ``start``: where to look first.  ``tolerance``: of
-    the gradient of the deviance per row.
+    the gradient of the deviance per row.  ``inverse``: ``MixedModel.curvature`` of a fit that is near.
     """
     r = len(varying)
     free = np.tri(r, dtype=bool) if correlated else np.eye(r, dtype=bool)
@@ -226,26 +229,26 @@ def fit_moments(
 
     if r:
         first = (0.5 * np.eye(r) if start is None else start)[free]
-        best, best_value = first, np.inf
-        for _ in range(RESTARTS):
-            found = minimize(loss, first, jac=True, method="BFGS", options={"gtol": tolerance})
-            if not found.fun < best_value - 1e-9:
-                break
-            best, best_value = found.x, found.fun
-            root[free] = best
-            # The gradient vanishes wherever a column of L does, also where the deviance falls to both sides.
+        best = descend(loss, first, tolerance, inverse)
+        for _ in range(RESTARTS - 1):
+            root[free] = best.x
             if np.abs(np.diagonal(root)).min() > ZERO * np.abs(root).max():
                 break
-            first = best + 0.05
-        root[free] = best
-    value, _, variance, mean, inverse = deviance(moments, varying, root, restricted)
-    return MixedModel(variance, mean, root, varying, inverse, value)
+            # The gradient in L vanishes wherever a column does, also where the deviance falls as Gamma grows.
+            slope = deviance(moments, varying, root, restricted)[5]
+            falls = np.linalg.eigvalsh(slope) if correlated else np.diagonal(slope)
+            if falls.min() >= -tolerance * n:
+                break
+            best = min(best, descend(loss, best.x + 0.05, tolerance), key=lambda one: one.value)
+        root[free], inverse = best.x, best.inverse
+    value, _, variance, mean, known, _ = deviance(moments, varying, root, restricted)
+    return MixedModel(variance, mean, root, varying, known, value, inverse)
 
 
 def deviance(
     moments: Moments, varying: NDArray[np.intp], root: Array, restricted: bool
-) -> tuple[float, Array, float, Array, Array]:
-    """Deviance at L, its gradient in L (r, r), sigma^2, mu and T^{-1}."""
+) -> tuple[float, Array, float, Array, Array, Array]:
+    """Deviance at L, its gradient in L (r, r), sigma^2, mu, T^{-1} and the gradient in Gamma (r, r)."""
     log_det, explained, total, score, rows_of, score_of = kernels.profile(
         moments.gram, moments.cross, varying, root
     )
@@ -264,5 +267,5 @@ def deviance(
     value += restricted * float(np.log(np.maximum(values, floor)).sum())
     value += moments.penalty * float(np.sum(root**2))
     slope = kernels.slope(rows_of, score_of, mean, inverse, variance, restricted)
-    slope += total[np.ix_(varying, varying)]
-    return float(value), 2 * slope @ root + 2 * moments.penalty * root, float(variance), mean, inverse
+    slope += total[np.ix_(varying, varying)] + moments.penalty * np.eye(len(root))
+    return float(value), 2 * slope @ root, float(variance), mean, inverse, slope

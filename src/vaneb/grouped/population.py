@@ -1,8 +1,7 @@
-"""From local fits to the population and back to every client."""
+"""What differs between clients, chosen by what their rows say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,51 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
-from vaneb.estimators import VANEB
-from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others
 from vaneb.grouped.fixed import FixedEffects
-from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, sample_gaussians, shown
-from vaneb.grouped.halves import first_halves
+from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, shown
 from vaneb.grouped.mixed_model import (
     MOST,
     TIE_BREAK,
-    Moments,
     centred_basis,
     centred_rows,
-    fit_moments,
     identified,
 )
 from vaneb.grouped.models import LocalModel
-from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.terms import constant_within
-from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import CLASSES, Family
 from vaneb.local.marginal import chosen
-from vaneb.local.report import report
-from vaneb.npmle.fit import Progress
-from vaneb.population.options import QUICK, Options
-from vaneb.population.sampler import Sampling, sample_populations
-from vaneb.posterior import Posterior, posterior
-from vaneb.prior import Prior
-from vaneb.reports import OK, Reports
 
 Flags = NDArray[np.bool_]
 
-#: With fewer clients than this, rows cannot tell a mixture from one Gaussian.
-FEWEST = 20
-#: Skewness or tails beyond this many standard errors make it worth asking whether there are groups.
-ODD = 2.5
-#: Standard errors by which a mixture must predict better.
-SURELY = 2.0
-#: Rows that keep their own likelihood make sweeps dear: this is accurate enough.
-ROWS = Options(accuracy=0.05)
 #: Rounds in which the scatter of counts and the population are fitted in turn.
 SCATTER_ROUNDS = 6
+#: What least squares may have to say.
+NO_NOISE = "the fit leaves no residuals: there is no noise to be seen"
+NOT_TOLD = (
+    "clients have too few rows to tell noise from differences between clients; what could be either is taken "
+    "for noise"
+)
 #: Bytes that the clients' matrices may take.
 MEMORY = 4e9
 
@@ -98,29 +81,16 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
         return Structure(basis, np.tile(may_vary, n_index), None, (), family, ())
     if not family.by_row:
         return _of_whole_clients(rows, family, basis, may_vary, asked)
-    sets = candidates(may_vary, intercept, n_index, constant_within(rows), rows.n_clients)
-    if asked:
-        sets = [Candidate(np.flatnonzero(np.tile(may_vary, n_index)), True)]
-    notes: tuple[str, ...] = ()
-    if not asked and may_vary.sum() * n_index > MOST:
-        notes += (
-            f"{int(may_vary.sum()) * n_index} coefficients might differ between clients, more than {MOST}: "
-            "only the intercept does. Write what else should in the formula, as in (1 + x | group)",
-        )
     one_trial = family.takes == CLASSES and rows.n_rows.max() == 1 and rows.weight.max() <= 1
-    if one_trial and not asked:
-        sets = sets[:1]
-        notes += ("one row of each client says nothing of differences between them: none is assumed",)
+    sets = candidates(may_vary, intercept, n_index, constant_within(rows), rows.n_clients)
+    sets, notes = to_compare(sets, may_vary, n_index, asked=asked, one_trial=one_trial)
     if family.name == "gaussian":
         centred = centred_rows(rows, may_vary)
         if centred.exact:
-            notes += ("the fit leaves no residuals: there is no noise to be seen",)
+            notes += (NO_NOISE,)
         told = all(identified(centred.moments.gram, rows.n_rows, one.varying) for one in sets)
         if not told:
-            notes += (
-                "clients have too few rows to tell noise from differences between clients; "
-                "what could be either is taken for noise",
-            )
+            notes += (NOT_TOLD,)
             moments = replace(centred.moments, penalty=TIE_BREAK * len(rows.response))
             centred = replace(centred, moments=moments)
             if rows.n_rows.max() == 1 and not asked:
@@ -137,6 +107,28 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
         assert structure.fitted is not None
         family = family.with_dispersion(structure.fitted.model.variance)
     return replace(structure, family=family, notes=notes)
+
+
+def to_compare(
+    sets: list[Candidate], may_vary: Flags, n_index: int, *, asked: bool, one_trial: bool
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Candidates that rows can tell apart, and what to say of the others.
+
+    ``asked``: all that may vary does; ``one_trial``: of each client one row is known, of one trial.
+    """
+    most = int(may_vary.sum()) * n_index
+    if asked:
+        return [Candidate(np.flatnonzero(np.tile(may_vary, n_index)), True)], ()
+    notes: tuple[str, ...] = ()
+    if most > MOST:
+        notes += (
+            f"{most} coefficients might differ between clients, more than {MOST}: only the intercept does. "
+            "Write what else should in the formula, as in (1 + x | group)",
+        )
+    if one_trial:
+        sets = sets[:1]
+        notes += ("one row of each client says nothing of differences between them: none is assumed",)
+    return sets, notes
 
 
 class _Candidates(NamedTuple):
@@ -256,96 +248,12 @@ def check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
         )
 
 
-def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
-    """What clients would send to a server: estimates, and precisions at them (sandwich for Huber)."""
-    made = report(rows, local.family, local.fits, dispersion=local.family.dispersion)
-    status = list(made.status)
-    return Reports(
-        made.estimate, n=made.n, covariance=made.covariance, ids=made.ids, names=names, status=status
-    )
-
-
-def fit_population(
-    rows: GroupedRows,
-    local: LocalModel,
-    structure: Structure,
-    names: tuple[str, ...],
-    likelihood: str,
-    model: VANEB,
-    progress: Progress | None,
-) -> tuple[VANEB, Posterior]:
-    """Fit the population with ``model``'s options, and condition every client on it.
-
-    The population is sampled in coordinates phi of covariates that are centred and scaled: the intercept at
-    an average row, and changes by a standard deviation.  So neither the units nor the zero of a covariate
-    has a say.
-
-    With ``population="auto"`` it is one Gaussian, as in a mixed model, unless a mixture predicts rows better
-    (``predicts_better``): where noise is not what the family says, a mixture would take it for groups.
-    """
-    exact = likelihood == "exact" and local.family.is_likelihood
-    clients: Likelihood
-    if exact:
-        clients = exact_likelihood(rows, local.family, local.fits)
-        status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
-    else:
-        reports = client_reports(rows, local, names)
-        clients, status = reports.likelihood(), list(reports.status)
-    kind = model.kind
-    if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
-        kind = "gaussian"
-    found = structure.found if exact else ()
-    plain = not exact or clients.is_gaussian or kind == "discrete"
-    seen = clients if plain or not _is_seen(structure) else _seen(structure)
-    learn_population(seen, structure, kind, names, model, progress, found=found)
-    return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
-
-
-def learn_population(
-    clients: Likelihood,
-    structure: Structure,
-    kind: str,
-    names: tuple[str, ...],
-    model: VANEB,
-    progress: Progress | None = None,
-    *,
-    found: tuple[Likely, ...],
-) -> None:
-    """Fit ``model`` to these clients, with a population of this kind.
-
-    ``found``: the structure's candidates, if they are those of these very clients.
-    """
-    if kind == "discrete":
-        model.fit(clients, progress=progress)
-        model.prior_ = replace(model.prior_, names=names)
-        return
-    drawn = None
-    if kind == "gaussian" and found:
-        drawn = _averaged(structure, found, model)
-    recoded = in_phi(clients, structure.basis)
-    prior, model.sampling_ = drawn or sample_populations(
-        recoded, single=kind == "gaussian", seed=model.seed, options=model.options or ROWS,
-        progress=progress, varying=structure.varying,
-    )  # fmt: skip
-    model.prior_ = prior.mapped(structure.basis, names)
-    model.certificate_, model.trace_ = None, ()
-
-
-def _averaged(structure: Structure, found: tuple[Likely, ...], model: VANEB) -> tuple[Prior, Sampling] | None:
-    """Populations of the candidates; of the likeliest alone where that has too many covariances to draw."""
-    best = found[int(np.argmax(probabilities(found)))]
-    if best.easy:
-        few = [one for one in found if one.easy]
-        return sample_gaussians(few, seed=model.seed, options=model.options)
-    return None
-
-
-def _is_seen(structure: Structure) -> bool:
+def is_seen(structure: Structure) -> bool:
     """Has every row a Gaussian factor of its own?"""
     return structure.fitted is not None and structure.fitted.sites is not None
 
 
-def _seen(structure: Structure) -> Likelihood:
+def seen(structure: Structure) -> Likelihood:
     """Clients through the Gaussian factors of their rows: sweeps over these cost little."""
     assert structure.fitted is not None
     gram, cross = structure.fitted.moments.gram, structure.fitted.moments.cross
@@ -362,103 +270,3 @@ def in_phi(clients: Likelihood, basis: Array) -> Any:
 def model_basis(columns_basis: Array, dimension: int) -> Array:
     """B (d, d) from that of the columns of the design: the same for every class."""
     return np.kron(np.eye(dimension // len(columns_basis)), columns_basis).astype(np.float64)
-
-
-def looks_odd(fitted: Fitted) -> bool:
-    """Are clients skewed, or their tails not Gaussian, beyond what chance may do?
-
-    Hermite polynomials of each client's score in the directions of L; standard normal under the Gaussian
-    population.  A client counts as much as it knows.
-    """
-    model, moments = fitted.model, fitted.moments
-    scores, reliability = kernels.standard_scores(
-        moments.gram, moments.cross, model.varying, model.root, model.mean - fitted.centre, model.variance
-    )
-    t, rho = scores, reliability
-    with np.errstate(invalid="ignore", divide="ignore"):
-        skewness = (rho**1.5 * (t**3 - 3 * t)).sum(axis=0) / np.sqrt(6 * (rho**3).sum(axis=0))
-        tails = (rho**2 * (t**4 - 6 * t**2 + 3)).sum(axis=0) / np.sqrt(24 * (rho**4).sum(axis=0))
-    return bool((np.abs(np.nan_to_num([skewness, tails])) > ODD).any())
-
-
-def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
-    """Does a mixture predict half of each client's rows from the other half better than one Gaussian?
-
-    By ``SURELY`` standard errors of the average over clients, whose losses are compared one by one; and only
-    where clients are skewed or have other tails than one Gaussian.
-    """
-    rows = rows.take(np.flatnonzero(rows.n_rows >= 2))
-    if not may_have_groups(structure, rows.n_clients):
-        return False
-    family, fitted = structure.family, structure.fitted
-
-    def half(first: GroupedRows, second: GroupedRows) -> Half:
-        clients = exact_likelihood(first, family)
-        if fitted is not None and _is_seen(structure) and not clients.is_gaussian:
-            start = fitted.points.mean(axis=0)
-            own = fit_others(first, family, structure.basis, fitted.model.varying, start, fitted.correlated)
-            clients = _seen(replace(structure, fitted=own))
-
-        def losses(after: Posterior) -> Array:
-            mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
-            return family.client_scores(second, mean)
-
-        return Half(clients, losses)
-
-    first, second = halves_of_rows(rows, seed)
-    return mixture_predicts_better((half(first, second), half(second, first)), structure, seed)
-
-
-class Half(NamedTuple):
-    """Half of the rows of K clients, and how well estimates from it predict the other half."""
-
-    clients: Likelihood
-    losses: Callable[[Posterior], Array]
-    """Average loss of each client's other rows, (K,), given the posterior from these."""
-
-
-def may_have_groups(structure: Structure, n_clients: int) -> bool:
-    """Is it worth asking halves of this many clients' rows whether there are groups?"""
-    if n_clients < FEWEST or not structure.varying.any():
-        return False
-    return structure.fitted is None or looks_odd(structure.fitted)
-
-
-def mixture_predicts_better(halves: tuple[Half, Half], structure: Structure, seed: int) -> bool:
-    """See ``predicts_better``."""
-    losses = []
-    for clients, losses_of in halves:
-        recoded = in_phi(clients, structure.basis)
-        priors = [
-            sample_populations(recoded, single=single, seed=seed, options=QUICK, varying=structure.varying)[0]
-            for single in (False, True)
-        ]
-        if (own := _one_gaussian(recoded, structure, seed)) is not None:
-            priors.append(own)
-        losses.append([losses_of(posterior(clients, prior.mapped(structure.basis))) for prior in priors])
-    both = min(map(len, losses))
-    mixture, *others = np.mean([one[:both] for one in losses], axis=0)
-    gains = np.array(others) - mixture
-    return bool((gains.mean(axis=1) > SURELY * gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])).all())
-
-
-def _one_gaussian(clients: Any, structure: Structure, seed: int) -> Prior | None:
-    """Gaussian populations with what the structure assumes of correlations, in coordinates phi."""
-    fitted = structure.fitted
-    if fitted is None or not clients.is_gaussian:
-        return None
-    view = clients.expanded(None)
-    gram = np.ascontiguousarray(view.base_precision)
-    cross = np.einsum("kij,kj->ki", gram, view.estimates)
-    moments = Moments(gram, cross, penalty=0.0 if fitted.moments.n_rows else fitted.moments.penalty)
-    root = fitted.model.root * np.sqrt(fitted.model.variance)
-    model = fit_moments(moments, fitted.model.varying, correlated=fitted.correlated, start=root)
-    own = likely(Fitted(model, moments, view.estimates, np.zeros(len(model.mean)), fitted.correlated))
-    drawn = None if own is None else sample_gaussians([own], seed=seed, options=QUICK)
-    return drawn[0] if drawn else None
-
-
-def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRows]:
-    """Half of each client's rows, taken at random, and the others."""
-    first = first_halves(rows, seed)
-    return rows.some_rows(first), rows.some_rows(~first)

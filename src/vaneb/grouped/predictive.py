@@ -55,4 +55,5 @@ def _average(family: Family, mean: Array, covariance: Array, z: Array, offset: A
     p, classes = z.shape[1], family.n_index
     index = np.einsum("ncp,np->nc", mean.reshape(-1, classes, p), z) + offset[:, None]
     own = covariance.reshape(-1, classes, p, classes, p)
-    return family.average(index, np.einsum("ncpbq,np,nq->ncb", own, z, z, optimize=True))
+    along = (own @ z[:, None, None, :, None])[..., 0]
+    return family.average(index, np.einsum("ncpb,np->ncb", along, z))

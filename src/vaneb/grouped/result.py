@@ -14,10 +14,10 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames, intervals, scores
 from vaneb.grouped.design import Design, DesignRows
+from vaneb.grouped.fit import client_reports
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients
 from vaneb.grouped.models import LocalModel
-from vaneb.grouped.population import client_reports
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.scores import HeldOut
 from vaneb.grouped.summary import PopulationSummary, Summary, summarise

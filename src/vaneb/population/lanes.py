@@ -102,7 +102,8 @@ def weigh(x, precision, mu, root, room, out):
 
     ``mu`` (D,) and ``root`` (D * r,), or with an axis of lanes where each client has a component of its own.
 
-    Leaves C = chol(M), with the inverse of its diagonal, and C^{-1} b in ``room``.
+    With e = x - mu, M = I + R'PR and b = R'Pe it is -(log|M| + e'Pe - b'M^{-1}b) / 2, without the client's
+    constant.  Leaves C = chol(M), with the inverse of its diagonal, and C^{-1} b in ``room``.
     """
     e, pe, product, factor, b, pivots = room
     d, r = len(x), len(b)
@@ -120,8 +121,6 @@ def weigh(x, precision, mu, root, room, out):
         for c in range(first, last):
             for v in range(LANES):
                 pe[i, v] += precision[row + c, v] * e[c, v]
-        for v in range(LANES):
-            out[v] -= 0.5 * pe[i, v] * e[i, v]
         for a in range(last if last < r else r):
             for v in range(LANES):
                 product[i * r + a, v] = 0.0
@@ -158,11 +157,31 @@ def weigh(x, precision, mu, root, room, out):
             pivots[v] *= pivot
             factor[a * r + a, v] = 1.0 / math.sqrt(pivot)
             b[a, v] *= factor[a * r + a, v]
-            out[v] += 0.5 * b[a, v] * b[a, v]
         if a % 8 == 7 or a == r - 1:  # a product of more pivots might not be a number
             for v in range(LANES):
                 out[v] -= 0.5 * log(min(pivots[v], 1e300))
                 pivots[v] = 1.0
+    # e'Pe - b'M^{-1}b as u'u + (e - Ru)'P(e - Ru): a client far out that knows itself well leaves no digit of
+    # the difference.
+    u = product
+    for a in range(r - 1, -1, -1):
+        for v in range(LANES):
+            u[a, v] = b[a, v]
+        for i in range(a + 1, r):
+            for v in range(LANES):
+                u[a, v] -= factor[i * r + a, v] * u[i, v]
+        for v in range(LANES):
+            u[a, v] *= factor[a * r + a, v]
+            out[v] -= 0.5 * u[a, v] * u[a, v]
+    for i in range(d):
+        for a in range(i + 1 if i < r else r):
+            for v in range(LANES):
+                e[i, v] -= lane(root, i * r + a, v) * u[a, v]
+    for i in range(d):
+        first, last, row = (0, d, i * d) if full else (i, i + 1, 0)
+        for c in range(first, last):
+            for v in range(LANES):
+                out[v] -= 0.5 * e[i, v] * precision[row + c, v] * e[c, v]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")

@@ -1,4 +1,4 @@
-"""Nested and crossed groups of rows that are not Gaussian: python crossed.py FOLDER, where crossed.R has been.
+"""Nested and crossed groups of rows that are not Gaussian: python crossed.py FOLDER, after crossed.R.
 
 The population of the clients is one Gaussian, as glmmTMB's; the other groups' always is.
 """

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vaneb.likelihood.seam import Array, Likelihood, as_matrices, log_of
-from vaneb.npmle.pseudo_em import solve_information
+from vaneb.npmle.pseudo_em import RIDGE
+from vaneb.semidefinite import solve_ridged
 
 #: An atom with less weight than this has died out.
 NO_WEIGHT = 1e-9
@@ -51,7 +52,7 @@ def em_step(sums: Sums, atoms: Array) -> tuple[Array, Array]:
     weights = weights / weights.sum()
     keep = weights > NO_WEIGHT
     information = (sums.information + np.swapaxes(sums.information, 1, 2)) / 2
-    moved = atoms + solve_information(information, sums.gradient)
+    moved = atoms + solve_ridged(information, sums.gradient, RIDGE)
     # Where rounding leaves no information there is nowhere to go.
     sound = np.linalg.eigvalsh(information)[:, 0] > 0
     moved = np.where(sound[:, None], moved, atoms)[keep]

@@ -25,6 +25,7 @@ import scipy.linalg as la
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.sparse.linalg import spsolve
 
 from vaneb.errors import InvalidReport
 from vaneb.grouped.choice import WIDEST
@@ -253,6 +254,23 @@ class _System:
             moved = la.solve_triangular(solved.half, rest[i : i + step].T.toarray(), lower=True)
             out[i : i + step] += np.sum(moved**2, axis=0)
         return out
+
+
+def effects_given(crossed: Crossed, factors: list[Factor], left: Array, weight: Array) -> tuple[Array, ...]:
+    """Effects of the factors but the first, from what the first leaves of the responses and rows' weights.
+
+    The fit has them for its own variances; a posterior of the first factor may have taken others.
+    """
+    others, roots = factors[1:], [root * np.sqrt(crossed.variance) for root in crossed.roots[1:]]
+    scaling = sp.block_diag(
+        [_diagonal(np.tile(L, (f.levels, 1, 1))) for f, L in zip(others, roots, strict=True)]
+    )
+    z = (sp.hstack([one.matrix() for one in others]) @ scaling).tocsr()
+    gram = (z.T @ z.multiply(weight[:, None])).tocsc() + sp.identity(z.shape[1], format="csc")
+    found = scaling @ spsolve(gram, z.T @ (weight * left))
+    ends = np.cumsum([one.effects for one in others])
+    parts = np.split(np.atleast_1d(found), ends[:-1])
+    return tuple(part.reshape(one.levels, -1) for part, one in zip(parts, others, strict=True))
 
 
 def reports_of(

@@ -19,7 +19,7 @@ from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames
 from vaneb.grouped.choice import Factors, evidence, factors_of_rows
-from vaneb.grouped.crossed import Crossed, Factor, fit_crossed, reports_of
+from vaneb.grouped.crossed import Crossed, Factor, effects_given, fit_crossed, reports_of
 from vaneb.grouped.design import Design, OtherGroups
 from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import group_name
@@ -95,9 +95,10 @@ def fit_several(
             # A row of weight w has noise of variance sigma^2 / w.
             response, family, noticed = rows.response - rows.offset, local.family, ""
             crossed = _weighted(rows.design @ basis, response, rows.weight, factors, varying)
-            family = family.with_dispersion(crossed.variance)
+            family, weight = family.with_dispersion(crossed.variance), rows.weight / crossed.variance
         else:
-            crossed, family, noticed = _through_factors(rows, local, basis, factors, varying)
+            crossed, family, noticed, (weight, n) = _through_factors(rows, local, basis, factors, varying)
+            response = n / weight
     back = np.linalg.inv(basis)
 
     def reports(spread: Array | None = None) -> ConstantGaussian:
@@ -113,12 +114,16 @@ def fit_several(
     model.prior_, model.certificate_, model.trace_ = prior.mapped(basis, names), None, ()
     fixed = FixedEffects(names, basis @ crossed.fixed, basis @ crossed.covariance @ basis.T)
     structure = Structure(basis, may_vary, None, (), family, (noticed,) if noticed else ())
-    found = tuple(
-        replace(group, effects=effects, covariance=crossed.variance * root @ root.T)
-        for (group, _), effects, root in zip(others, crossed.effects[1:], crossed.roots[1:], strict=True)
-    )
     after = posterior(reports(spread), model.prior_, ids=rows.ids, names=names)
-    return Several(found, rows.offset + _index_of_others(crossed, factors), fixed, structure, after)
+    index = np.einsum("np,np->n", rows.design, after.mean[rows.client_of_row])
+    effects = effects_given(crossed, factors, response - index, weight)
+    found = tuple(
+        replace(group, effects=own, covariance=crossed.variance * root @ root.T)
+        for (group, _), own, root in zip(others, effects, crossed.roots[1:], strict=True)
+    )
+    parts = zip(factors[1:], effects, strict=True)
+    offset = rows.offset + sum(np.sum(one.columns * own[one.codes], axis=1) for one, own in parts)
+    return Several(found, offset, fixed, structure, after)
 
 
 def _other_group(design: Design, one: Any, data: Any, rows: GroupedRows) -> tuple[OtherGroups, Factor]:
@@ -144,19 +149,11 @@ def _weighted(
     return fit_crossed(design * root[:, None], response * root, scaled, varying, **options)
 
 
-def _index_of_others(crossed: Crossed, factors: list[Factor]) -> Array:
-    """What the groups besides the clients add to each row's index, (N,)."""
-    parts = zip(factors[1:], crossed.effects[1:], strict=True)
-    return sum(
-        (np.sum(one.columns * effects[one.codes], axis=1) for one, effects in parts),
-        np.zeros(len(factors[0].codes)),
-    )
-
-
 def _through_factors(
     rows: GroupedRows, local: LocalModel, basis: Array, factors: list[Factor], varying: NDArray[np.intp]
-) -> tuple[Crossed, Family, str]:
-    """The fit of rows that are not least squares, the family with what it needs, and what was noticed.
+) -> tuple[Crossed, Family, str, tuple[Array, Array]]:
+    """The fit of rows that are not least squares, the family with what it needs, what was noticed, and the
+    rows' factors t and n.
 
     Scatter is that about all groups: other groups' differences are not the clients' noise.
     """
@@ -177,7 +174,8 @@ def _through_factors(
         if np.allclose((family.parameter, family.dispersion), before, rtol=SETTLED):
             break
     assert crossed is not None
-    return crossed, family, noticed
+    assert sites is not None
+    return crossed, family, noticed, sites
 
 
 def _about(rows: GroupedRows, family: Family, seen: Factors) -> tuple[Family, str]:

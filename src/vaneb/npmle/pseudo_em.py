@@ -24,6 +24,9 @@ from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import solve_ridged
 
+#: What keeps rounding from singular information, relative to its diagonal.
+RIDGE = 1e-13
+
 
 def pseudo_em(
     likelihood: Likelihood, atoms: Array, weights: Array, iterations: int
@@ -33,18 +36,11 @@ def pseudo_em(
     for _ in range(iterations):
         density, sums = likelihood.expectation(atoms, log_of(weights))
         trace.append(Step(float(density.mean()), len(atoms), float("nan")))
-        atoms = atoms + solve_information(sums.information, sums.gradient)
+        atoms = atoms + solve_ridged(sums.information, sums.gradient, RIDGE)
         # sum_k r_kj / K = w_j sum_k p_k(a_j) / (K f_k)
         weights = weights * sums.value
         weights = weights / weights.sum()
     return atoms, weights, tuple(trace)
-
-
-def solve_information(information: Array, gradient: Array) -> Array:
-    """information^{-1} gradient for (m, d, d) or diagonal (m, d); zero where there is no information."""
-    if information.ndim == 2:
-        return np.where(information > 0, gradient / np.where(information > 0, information, 1.0), 0.0)
-    return solve_ridged(information, gradient, 1e-13)
 
 
 def algorithm_1(

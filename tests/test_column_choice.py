@@ -50,12 +50,30 @@ def test_what_the_user_says(choice: dict, expected: tuple) -> None:
     assert taken("a,u,v,s,t,b_x,b_z,z_se,x_se,theta_w", **choice) == expected
 
 
+def test_a_rate_needs_a_variance_function_and_a_count_is_none() -> None:
+    columns = ["district", "rate", "n"]
+    found = choose_columns(columns, ColumnChoice(), covariance_given=True)
+    assert (found.client, found.estimates, found.size, found.noise) == ("district", ("rate",), "n", None)
+    with pytest.raises(VanebError, match="Rates need no errors: add --variance-function"):
+        choose_columns(columns, ColumnChoice())
+    with pytest.raises(VanebError, match="columns of estimates: not recognised"):
+        choose_columns(["district", "deaths", "n"], ColumnChoice(), covariance_given=True)
+
+
+@pytest.mark.parametrize("header", ["a,mortality,lower,upper", "a,est,LCL,UCL", "a,b,ci.low,ci.high"])
+def test_limits_are_not_errors_but_errors_can_be_made_of_them(header: str) -> None:
+    with pytest.raises(VanebError, match=r"\(upper - lower\) / 3.92"):
+        choose_columns(header.split(","), ColumnChoice())
+
+
 def test_what_was_taken_is_said_and_what_is_plain_is_not() -> None:
     said = choose_columns(["town", "effect", "se", "n", "mayor"], ColumnChoice()).notes
     assert said == (
         "took town as client; effect as estimate; se as its standard error; n as sample size",
         "ignored columns: mayor",
     )
+    several = choose_columns(["town", "b_x", "b_z", "se_x", "se_z"], ColumnChoice()).notes
+    assert several == ("took town as client; b_x, b_z as estimates; se_x, se_z as their standard errors",)
     assert choose_columns(["client", "theta_a", "se_a"], ColumnChoice()).notes == ()
 
 

@@ -67,7 +67,13 @@ def test_benchmarks_and_pictures_stay_out_of_the_source_distribution() -> None:
 
 
 #: Imported under another name than they are installed by, or brought along by what is asked for.
-BROUGHT_BY = {"sklearn": "scikit-learn", "llvmlite": "numba", "cryptography": "flwr", "ray": "flwr"}
+BROUGHT_BY = {
+    "sklearn": "scikit-learn",
+    "llvmlite": "numba",
+    "cryptography": "flwr",
+    "google": "flwr",
+    "ray": "flwr",
+}
 
 
 def test_everything_that_is_imported_is_asked_for() -> None:

@@ -45,6 +45,11 @@ WRONG = {
         "row 2, column estimate: '0,7' is not a number",
         "Write decimals with a point",
     ),
+    "percent signs": Wrong(
+        "hospital;rate;se\nNorth;12%;2%\n",
+        "row 1, column rate: '12%' is not a number",
+        "Write the number without the sign",
+    ),
     "points for thousands, commas for decimals": Wrong(
         "hospital;estimate;se\nNorth;1.250,5;0,1\nSouth;7,5;0,2\n",
         "row 1, column estimate: '1.250,5' is not a number",
@@ -90,6 +95,11 @@ WRONG = {
         "hospital,estimate,p\nNorth,0.5,0.01\n",
         "columns of standard errors: not recognised for estimate",
         "--estimate COLUMN --se COLUMN",
+    ),
+    "limits instead of an error": Wrong(
+        "hospital;effect;lower;upper\nNorth;0,5;0,3;0,7\n",
+        "columns of standard errors: not recognised for effect",
+        "(upper - lower) / 3.92",
     ),
     "two columns of estimates": Wrong(
         "hospital,estimate,coef,se\nNorth,0.5,0.4,0.1\n",

@@ -119,14 +119,20 @@ def replicate(name: str, seed: int) -> list[dict[str, object]]:
 
 
 def run(path: Path, scenarios: list[str], replicates: int) -> None:
+    """Replicate after replicate; those that ``path`` has already are not made again."""
+    done = set()
+    if path.exists():
+        with path.open(newline="") as file:
+            done = {(row["scenario"], int(row["seed"])) for row in csv.DictReader(file)}
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, ["scenario", "seed", "decision", "named", "promised", "made"])
-        if path.stat().st_size == 0:
+        if not done:
             writer.writeheader()
-        for name in scenarios:
-            for seed in range(replicates):
-                writer.writerows(replicate(name, seed))
-                file.flush()
+        for seed in range(replicates):
+            for name in scenarios:
+                if (name, seed) not in done:
+                    writer.writerows(replicate(name, seed))
+                    file.flush()
 
 
 def table(path: Path) -> str:

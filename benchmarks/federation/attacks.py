@@ -39,6 +39,8 @@ from vaneb.flower.settings import Settings
 N = 40
 ASK = Settings(formula="response ~ dose", form="constant")
 PRIVATE = replace(ASK, epsilon=1.0, radius=5.0, se_low=0.05, se_high=2.0)
+#: Next to nothing at the row whose dose is this, which a server may guess.
+POLE = f"(dose - {np.random.default_rng(7).normal(size=N)[17] - 1e-6:.9f})".replace("- -", "+ ")
 POWERS = " + ".join(f"I(dose ** {k})" for k in range(1, 20))
 
 
@@ -116,6 +118,8 @@ def site_in(folder: Path) -> Site:
     frame["ward"] = ["a"] * 20 + ["b"] * 18 + ["c"] * 2
     frame["spike"] = [1e6] + [0.0] * 10 + list(rng.normal(size=N - 11))
     frame["secret"] = rng.normal(size=N)
+    frame["count"], frame["days"] = rng.poisson(3, size=N), np.arange(N) * 3.0
+    frame["trials"], frame["hits"] = [5000] + [8] * (N - 1), [2500] + [3] * (N - 1)
     frame.to_csv(folder / "rows.csv", index=False)
     site = Site(folder)
     site.rules()
@@ -145,6 +149,13 @@ def differencing(site: Site) -> tuple[dict[str, Any], bytes]:
 def thresholds(site: Site) -> tuple[dict[str, Any], bytes]:
     site.answered(replace(ASK, formula=step(site, 19)))
     return site.ask(replace(ASK, formula=step(site, 20)))
+
+
+def guessing(site: Site) -> tuple[dict[str, Any], bytes]:
+    """The model is refused unless the guess is right; the ledger's last line is of the 21st guess."""
+    for guess in range(20):
+        site.ask(replace(ASK, formula=f"response ~ I((count - {guess}.5) / {POLE})"))
+    return site.ask(replace(ASK, formula=f"response ~ I((count - 20.5) / {POLE})"))
 
 
 def not_agreed(site: Site) -> tuple[dict[str, Any], bytes]:
@@ -216,6 +227,13 @@ ATTACKS: dict[str, Attack] = {
     "ids as factors": formula("response ~ 0 + C(patient)"),
     "a level of two rows": formula("response ~ C(ward)"),
     "a column in which one row stands alone": formula("response ~ dose + spike"),
+    "a response in which one row stands alone": formula(f"I(secret / {POLE}) ~ 1"),
+    "an offset that makes one row all of a sum": formula("count ~ dose", family="poisson", offset="days"),
+    "a number of trials that does": formula("hits | trials ~ dose", family="binomial"),
+    "a column whose squares run over": formula(f"response ~ dose + I(1e200 / {POLE})"),
+    "a column whose squares vanish": formula(f"response ~ dose + I(1e-200 / {POLE})"),
+    "two columns that part in their last digits": formula(f"response ~ dose + I(dose + 1e-17 / {POLE})"),
+    "a guess of one value, until it is not refused": guessing,
     "two thresholds that part at one row": thresholds,
     "two runs, a row between them": differencing,
     "an atom far away, where one row is all of the likelihood": traced,

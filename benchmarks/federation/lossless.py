@@ -4,10 +4,11 @@
     python benchmarks/federation/lossless.py --render benchmarks/federation/lossless.csv
 
 Sets are those of ``benchmarks/grouped``: hsb82.csv and contraception.csv in ``--data``, and the simulated
-ones.  Each group is a site.  ``pooled``: ``vaneb run`` on all rows.  ``one``, ``two``: from sums in one
-exchange, and for families that are not Gaussian in two.  ``dpql_slopes``, ``dpql_intercept``: the algorithm
-of Luo et al. (2022) in five rounds, with coefficients that all differ, or the intercept alone.  ``apart``:
-largest difference between the posterior means of ``pooled`` and ours, in posterior standard deviations.
+ones.  What a file has already is not run again.  Each group is a site.  ``pooled``: ``vaneb run`` on all
+rows.  ``one``, ``two``: from sums in one exchange, and for families that are not Gaussian in two.
+``dpql_slopes``, ``dpql_intercept``: the algorithm of Luo et al. (2022) in five rounds, with coefficients that
+all differ, or the intercept alone.  ``apart``: largest difference between the posterior means of ``pooled``
+and ours, in posterior standard deviations.
 Bytes: of all messages from one site, headers included.
 """
 
@@ -167,8 +168,12 @@ def compare(name: str, frame: pd.DataFrame, right: str, family: str) -> dict[str
     return {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in row.items()}
 
 
+def measured(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(line for line in path.open() if not line.startswith("#")))
+
+
 def render(path: Path) -> str:
-    rows = list(csv.DictReader(line for line in path.open() if not line.startswith("#")))
+    rows = measured(path)
     head = [line[2:].strip() for line in path.open() if line.startswith("#")]
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     lines += ["| " + " | ".join(row[c] for c in COLUMNS) + " |" for row in rows]
@@ -193,14 +198,16 @@ def main() -> None:
     simulated += [(name, *one) for name, one in blind_sets.SETS.items()]
     for i, (name, make, right, family) in enumerate(simulated):
         cases.append((name, lambda make=make, i=i: make(np.random.default_rng([10, i])), right, family))
-    with options.out.open("w", newline="") as file:
-        now = datetime.datetime.now(datetime.UTC)
-        file.write(f"# {now:%d %B %Y}; Python {platform.python_version()}, ")
-        file.write(", ".join(f"{p} {version(p)}" for p in ("numpy", "scipy", "pandas")) + "\n")
+    done = {row["set"] for row in measured(options.out)} if options.out.exists() else set()
+    with options.out.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
+        if not file.tell():
+            now = datetime.datetime.now(datetime.UTC)
+            file.write(f"# {now:%d %B %Y}; Python {platform.python_version()}, ")
+            file.write(", ".join(f"{p} {version(p)}" for p in ("numpy", "scipy", "pandas")) + "\n")
+            writer.writeheader()
         for name, make, right, family in cases:
-            if (options.only and name not in options.only) or family not in FAMILIES:
+            if (options.only and name not in options.only) or family not in FAMILIES or name in done:
                 continue
             frame = make()
             if frame.client.nunique() > options.most:

@@ -1,6 +1,6 @@
 """Figures of the federation.  Each part writes one JSON file beside this one.
 
-python benchmarks/federation/run.py privacy | liars | blocks | exchanges CLIENTS
+python benchmarks/federation/run.py privacy | plug_in | liars | blocks | exchanges CLIENTS
 
 Bytes are measured by ``traffic.py``.
 """
@@ -11,11 +11,13 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vaneb import VANEB, ClientReport, Reports
+from vaneb import VANEB, ClientReport, Prior, Reports
 from vaneb.covariance import ConstantDiagonal
 
 HERE = Path(__file__).parent
@@ -35,11 +37,57 @@ def rmse(found: np.ndarray, theta: np.ndarray) -> float:
     return float(np.sqrt(((found - theta) ** 2).sum(axis=1).mean()))
 
 
+def released(mechanism: Any, clients: int, seed: list[int]) -> tuple[np.ndarray, ...]:
+    """A population, and the private reports of its clients."""
+    rng = np.random.default_rng(seed)
+    theta, estimate, errors = population(clients, rng)
+    reports = [
+        mechanism.release(
+            ClientReport(str(k), estimate[k], 1.0, ConstantDiagonal(1 / errors[k : k + 1] ** 2)), rng
+        )
+        for k in range(clients)
+    ]
+    return theta, estimate, errors, Reports.from_clients(reports)
+
+
+def at_home(model: VANEB, estimate: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """What a client does: the population is private, its own report is not."""
+    one = VANEB.from_prior(replace(model.prior_, draw=None, clients=None))
+    return one.personalize(Reports(estimate, standard_errors=errors)).mean
+
+
+def plug_in(clients: int = 300, repeats: int = 14, epsilon: float = 16.0) -> dict:
+    """RMSE on other seeds than ``privacy``, beside one Gaussian with the moments of the noisy reports."""
+    from vaneb.flower.privacy import Mechanism
+
+    mechanism, (low, high) = Mechanism(epsilon, 1e-5, 4.0, se_range=ERRORS), ERRORS
+    noise = mechanism.noise**2 + (low**2 + low * high + high**2) / 3
+    scores = []
+    for repeat in range(repeats):
+        theta, estimate, errors, aware = released(mechanism, clients, [77, repeat])
+        centre, covariance = aware.estimate.mean(axis=0), np.cov(aware.estimate.T) - noise * np.eye(3)
+        values, vectors = np.linalg.eigh(covariance)
+        covariance = (vectors * np.maximum(values, 1e-3)) @ vectors.T
+        gaussian = VANEB.from_prior(Prior(centre[None], np.ones(1), covariance))
+        scores.append(
+            {
+                "local": rmse(estimate, theta),
+                "at_home": rmse(at_home(VANEB().fit(aware), estimate, errors), theta),
+                "plug_in": rmse(at_home(gaussian, estimate, errors), theta),
+            }
+        )
+        print(scores[-1], flush=True)
+    found: dict = {"epsilon": epsilon, "repeats": repeats}
+    values = {key: np.array([score[key] for score in scores]) for key in scores[0]}
+    values["at_home_less_plug_in"] = values["at_home"] - values["plug_in"]
+    for key, one in values.items():
+        found |= {key: one.mean(), f"{key}_se": one.std(ddof=1) / repeats**0.5}
+    return found
+
+
 def privacy(clients: int = 300, repeats: int = 6) -> dict:
     """RMSE against epsilon, mean and standard error: clients that personalise themselves; at the server, the
     fit that knows the noise, the one that does not, and no fit.  ``local``: a client's own estimate."""
-    from dataclasses import replace
-
     from vaneb.flower.privacy import Mechanism
 
     rows = []
@@ -47,24 +95,14 @@ def privacy(clients: int = 300, repeats: int = 6) -> dict:
         mechanism = Mechanism(epsilon, 1e-5, 4.0, se_range=ERRORS)
         scores = []
         for repeat in range(repeats):
-            rng = np.random.default_rng([1, repeat])
-            theta, estimate, errors = population(clients, rng)
-            released = [
-                mechanism.release(
-                    ClientReport(str(k), estimate[k], 1.0, ConstantDiagonal(1 / errors[k : k + 1] ** 2)), rng
-                )
-                for k in range(clients)
-            ]
-            aware = Reports.from_clients(released)
+            theta, estimate, errors, aware = released(mechanism, clients, [1, repeat])
             told = 1 / aware.covariance.unit_precision - mechanism.noise**2
             ignorant = Reports(aware.estimate, standard_errors=np.sqrt(told))
-            # What a client does: the population is private, its own report is not.
-            own, model = Reports(estimate, standard_errors=errors), VANEB().fit(aware)
-            one = VANEB.from_prior(replace(model.prior_, draw=None, clients=None))
+            model = VANEB().fit(aware)
             scores.append(
                 {
                     "local": rmse(estimate, theta),
-                    "at_home": rmse(one.personalize(own).mean, theta),
+                    "at_home": rmse(at_home(model, estimate, errors), theta),
                     "knows": rmse(model.personalize(aware).mean, theta),
                     "ignores": rmse(VANEB().fit(ignorant).personalize(ignorant).mean, theta),
                     "no_fit": rmse(aware.estimate, theta),
@@ -174,7 +212,7 @@ def exchanges(clients: int) -> dict:
 
 
 def main() -> None:
-    parts = {"privacy": privacy, "liars": liars, "blocks": blocks, "exchanges": exchanges}
+    parts = {"privacy": privacy, "plug_in": plug_in, "liars": liars, "blocks": blocks, "exchanges": exchanges}
     part, *more = sys.argv[1:] or [""]
     if part not in parts:
         sys.exit(f"usage: python benchmarks/federation/run.py {'|'.join(parts)} [CLIENTS]")

@@ -28,10 +28,9 @@ from populations import POPULATIONS
 from run import append, context, read, rounded, say
 
 import vaneb
-from vaneb.outofcore import SAMPLE
 
 HERE = Path(__file__).resolve().parent
-DIMENSION, WATCHED, SHARE, FAR = 3, 50_000, 1e-4, 6.0
+DIMENSION, SAMPLE, WATCHED, SHARE, FAR = 3, 100_000, 50_000, 1e-4, 6.0
 NAMES = ("clusters", "heavy", "skewed", "ring", "rare")
 
 

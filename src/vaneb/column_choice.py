@@ -35,6 +35,10 @@ from vaneb.layout import (
 KNOWN_ESTIMATES = ("estimate", "est", "coef", "coefficient", "effect", "yi", "b", "beta", "theta")
 KNOWN_ERRORS = ("se", "stderr", "stderror", "standarderror", "sei", "stde")
 KNOWN_VARIANCES = ("vi", "var", "variance")
+#: Taken for estimates where a variance function is named; a count is none.
+KNOWN_RATES = ("rate", "share", "proportion", "mean", "average")
+#: Ends of intervals, which are not read.
+LIMITS = re.compile(r"(ci|conf)?(lower|upper|low|high|lcl|ucl|lb|ub)(ci|limit|bound|95)?")
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ def choose_columns(
         if column is not None and column not in columns:
             raise InvalidOption(f"{option} {column}: there is no such column. {table_has(column, columns)}")
     reported = not choice.estimate and any(column.startswith(ESTIMATE) for column in columns)
-    found = reported_estimates(columns) if reported else _estimates(columns, choice)
+    rates = KNOWN_RATES if covariance_given else ()
+    found = reported_estimates(columns) if reported else _estimates(columns, choice, rates)
     found = _in_order(found, names)
     size = choice.n or (SIZE if SIZE in columns else None)
     noise: str | None = None
@@ -108,7 +113,7 @@ def choose_columns(
     return replace(layout, notes=(_what_was_taken(layout), *layout.notes))
 
 
-def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
+def _estimates(columns: Sequence[str], choice: ColumnChoice, rates: Sequence[str] = ()) -> dict[str, str]:
     """Parameters and their columns: those that were named, or the only ones that can be meant."""
     if choice.estimate:
         found: dict[str, str] = {}
@@ -119,7 +124,7 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
                     raise InvalidOption(f"--estimate: {name!r} names two columns. Give each once.")
                 found[name] = column
         return found
-    single = [column for column in columns if _plain(column) in KNOWN_ESTIMATES]
+    single = [column for column in columns if _plain(column) in (*KNOWN_ESTIMATES, *rates)]
     if len(single) == 1:
         return {single[0]: single[0]}
     if single:
@@ -141,6 +146,8 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice) -> dict[str, str]:
         f"columns of estimates: not recognised. The table has: {listed(columns)}. Say which they are: "
         "--client COLUMN --estimate COLUMN --se COLUMN. Or call them client, theta_<name> and se_<name>. "
         "Rows or counts instead of estimates? Use vaneb run."
+        + _of_rates(columns)
+        + _of_limits(columns)
         + (" The first line must be the header: remove what stands above it." if title else "")
     )
 
@@ -191,8 +198,20 @@ def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) 
     raise InvalidReport(
         f"columns of standard errors: not recognised for {', '.join(found)}. The table has: "
         f"{listed(columns)}. Say which they are: --estimate COLUMN --se COLUMN (or --variance COLUMN), "
-        "once for each estimate."
+        "once for each estimate." + _of_rates(columns) + _of_limits(columns)
     )
+
+
+def _of_rates(columns: Sequence[str]) -> str:
+    """What to do with rates, whose errors follow from them."""
+    has = SIZE in columns and any(_plain(column) in KNOWN_RATES for column in columns)
+    return " Rates need no errors: add --variance-function binomial or poisson." if has else ""
+
+
+def _of_limits(columns: Sequence[str]) -> str:
+    """What to do with the ends of intervals, where a table has them instead of errors."""
+    has = sum(LIMITS.fullmatch(_plain(column)) is not None for column in columns) >= 2
+    return " A standard error is (upper - lower) / 3.92 of a 95% interval: add such a column." if has else ""
 
 
 def _paired(
@@ -250,9 +269,11 @@ def _what_was_taken(layout: Layout) -> str:
     kinds = {STANDARD_ERROR: "standard error", VARIANCE: "variance", COVARIANCE: "covariance"}
     kinds |= {PRECISION: "precision"}
     parts = [f"{layout.client} as client"]
-    parts.append(f"{', '.join(layout.estimates)} as estimate")
+    one = len(layout.estimates) == 1
+    parts.append(f"{', '.join(layout.estimates)} as estimate{'' if one else 's'}")
     if layout.noise is not None:
-        parts.append(f"{', '.join(layout.noise_columns)} as its {kinds[layout.noise]}")
+        of_them = f"its {kinds[layout.noise]}" if one else f"their {kinds[layout.noise]}s"
+        parts.append(f"{', '.join(layout.noise_columns)} as {of_them}")
     if layout.size is not None:
         parts.append(f"{layout.size} as sample size")
     return f"took {'; '.join(parts)}"

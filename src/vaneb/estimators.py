@@ -16,6 +16,7 @@ import numpy as np
 from vaneb.adamix import adamix
 from vaneb.blocks import one_blas_thread
 from vaneb.covariates import CovariateCoding, Effects, learn_covariates
+from vaneb.display import Shown
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -35,7 +36,7 @@ POPULATIONS = ("auto", "mixture", "gaussian", "discrete")
 FEW_CLIENTS = 5
 
 
-class Estimator:
+class Estimator(Shown):
     """Options in, fitted attributes out."""
 
     @classmethod
@@ -68,11 +69,6 @@ class Estimator:
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({options})"
-
-    def _repr_html_(self) -> str:
-        from vaneb.report.notebook import estimator_html
-
-        return estimator_html(self)
 
 
 def as_likelihood(clients: Any) -> Likelihood:

@@ -79,6 +79,8 @@ def _of_atoms(posterior: Posterior, rows: slice, population: Whole, rng: np.rand
 
 def _corrected(values: Array, points: Array, weight: Array) -> Array:
     """``values`` (S, d) of the distribution of ``points``, moved to that of the points with their weights."""
+    if points.shape[1] == 1:
+        return _moved(values[:, 0], points[:, 0], weight)[:, None]
     both = np.concatenate([values, points])
     moved = np.stack([_moved(both[:, i], points[:, i], weight) for i in range(points.shape[1])], axis=1)
     values, placed = moved[: len(values)], moved[len(values) :]

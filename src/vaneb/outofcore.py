@@ -1,8 +1,8 @@
 """Reports that do not fit into memory: the population from a sample, posteriors block by block.
 
-A hundred thousand of millions of clients know their population as well as any client needs it, but for
-groups of which only a few clients are among them (``benchmarks/populations/sample.py``).  So it is learnt
-from clients spread evenly over the Parquet file; then blocks of clients are read, personalised, written and
+A million clients know their population as well as any client needs it, but for groups of which only a few
+clients are among them (``benchmarks/populations/sample.py``).  So it is learnt from clients spread evenly
+over the Parquet file, as many as memory holds.  Then blocks of clients are read, personalised, written and
 forgotten.
 
 Blocks go through one seam, a function with the signature of ``vaneb.blocks.map_blocks``: in this process by
@@ -31,8 +31,8 @@ from vaneb.reports import Reports
 
 #: Clients in one block on disk.
 BLOCK = 65_536
-#: Clients that the population is learnt from, where there are more.
-SAMPLE = 100_000
+#: Clients that the population is learnt from, at most.
+SAMPLE = 1_000_000
 #: Pieces of the file that they are from.
 RUNS = 50
 
@@ -42,11 +42,15 @@ PER_CLIENT, PER_COLUMN = 500, 120
 
 def fits_in_memory(path: str | Path) -> bool:
     """Whether a Parquet file of reports can be worked on as a whole, in half of the memory that is free."""
+    return _groups(str(path)).n_clients <= _clients_in_memory(path)
+
+
+def _clients_in_memory(path: str | Path) -> int:
+    """How many clients of a file can be worked on at once, in half of the memory that is free."""
     import pyarrow.parquet as pq
 
-    about = pq.ParquetFile(path).metadata
-    needed = about.num_rows * (PER_CLIENT + PER_COLUMN * about.num_columns)
-    return needed <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 2
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return int(free / 2 / (PER_CLIENT + PER_COLUMN * pq.ParquetFile(path).metadata.num_columns))
 
 
 class MapOver(Protocol):
@@ -60,11 +64,15 @@ def in_turn(function: Callable[[slice], Any], n_clients: int, size: int) -> Iter
     return map(function, blocks(n_clients, size))
 
 
-def fit_file(path: str | Path, model: VANEB | None = None, *, sample: int = SAMPLE) -> VANEB:
-    """``model`` fitted to a Parquet file of reports (columns as for ``vaneb personalize``)."""
+def fit_file(path: str | Path, model: VANEB | None = None, *, sample: int | None = None) -> VANEB:
+    """``model`` fitted to a Parquet file of reports (columns as for ``vaneb personalize``).
+
+    ``sample``: how many clients it is learnt from; by default as many as memory holds, at most a million.
+    """
     path = Path(path)
     n_clients = _groups(str(path)).n_clients
-    model = (model or VANEB()).fit(_sample(path, n_clients, sample))
+    size = min(SAMPLE, _clients_in_memory(path)) if sample is None else sample
+    model = (model or VANEB()).fit(_sample(path, n_clients, size))
     model.prior_ = replace(model.prior_, clients=n_clients)
     return model
 

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vaneb.blocks import map_blocks
+from vaneb.display import Shown
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.expansion import view_of
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.seam import Array, Likelihood, log_of
 from vaneb.population import conditioning as kernels
-from vaneb.population.conditioning import moments_of
+from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, lanes_of
 from vaneb.prior import Prior
 from vaneb.quantiles import quantiles_of_block
@@ -86,7 +87,7 @@ class Pieces(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class Posterior(Shown):
     """Posterior of K clients under a population.
 
     Parameters
@@ -145,12 +146,7 @@ class Posterior:
 
     def _of_atoms(self, rows: slice) -> Summary:
         prior = self.prior
-        terms = self.likelihood.take(rows).log_likelihood(prior.atoms)
-        terms += np.log(np.maximum(prior.weights, 1e-300))
-        top = terms.max(axis=1)
-        shares = np.exp(terms - top[:, None])
-        total = shares.sum(axis=1)
-        shares /= total[:, None]
+        log_marginal, shares = _shares_of_atoms(self.likelihood.take(rows), prior)
         mean = shares @ prior.atoms
         covariance = np.empty((*mean.shape, prior.dimension))
         for i in range(prior.dimension):  # no array of clients x atoms x parameters
@@ -159,7 +155,7 @@ class Posterior:
             if prior.atom_variances is not None:
                 covariance[:, i, i] += shares @ prior.atom_variances[:, i]
         own = shares @ (~prior.shared).astype(np.float64)
-        return Summary(np.log(total) + top, mean, (covariance + np.swapaxes(covariance, 1, 2)) / 2, own)
+        return Summary(log_marginal, mean, (covariance + np.swapaxes(covariance, 1, 2)) / 2, own)
 
     @cached_property
     def _summary(self) -> Summary:
@@ -243,20 +239,11 @@ class Posterior:
     def _raw_pieces(self, rows: slice) -> Pieces:
         prior = self.prior
         if prior.covariances is None:
-            terms = self.likelihood.take(rows).log_likelihood(prior.atoms)
-            terms += np.log(np.maximum(prior.weights, 1e-300))
-            shares = np.exp(terms - terms.max(axis=1, keepdims=True))
-            shares /= shares.sum(axis=1, keepdims=True)
+            _, shares = _shares_of_atoms(self.likelihood.take(rows), prior)
             variance = np.zeros_like(prior.atoms) if prior.atom_variances is None else prior.atom_variances
             return Pieces(shares, prior.atoms[None], variance[None])
-        clients = self._lanes(rows)
-        k, m, d = clients.clients, *prior.atoms.shape
-        made = Pieces(np.empty((k, m)), np.empty((k, m, d)), np.empty((k, m, d)))
-        logs = np.log(np.maximum(prior.weights * prior.populations, 1e-300))
-        kernels.posterior_components(
-            k, clients.x, clients.precision, logs, *self._components, prior.starts, *made
-        )
-        return made
+        weights = prior.weights * prior.populations
+        return Pieces(*components_of(self._lanes(rows), weights, *self._components, prior.starts)[1:])
 
     def _pieces(self, rows: slice) -> Pieces:
         """The posterior of a block of clients as mixtures, moved and stretched where it was corrected."""
@@ -400,11 +387,6 @@ class Posterior:
 
         return results_table(self, level)
 
-    def _repr_html_(self) -> str:
-        from vaneb.report.notebook import posterior_html
-
-        return posterior_html(self)
-
 
 @cache
 def _spread_points(dimension: int) -> tuple[Array, Array]:
@@ -432,6 +414,17 @@ def posterior(likelihood: Likelihood, prior: Prior, *, ids=(), names=(), status=
     return Posterior(likelihood, prior, tuple(ids), tuple(names) or prior.names, tuple(status))
 
 
+def _shares_of_atoms(likelihood: Likelihood, prior: Prior) -> tuple[Array, Array]:
+    """log f_k, (K,), and the probability of each atom, (K, m)."""
+    shares = likelihood.log_likelihood(prior.atoms)
+    shares += log_of(prior.weights)
+    top = shares.max(axis=1)
+    np.exp(shares - top[:, None], out=shares)
+    total = shares.sum(axis=1)
+    shares /= total[:, None]
+    return np.log(total) + top, shares
+
+
 def tweedie(likelihood: Likelihood, prior: Prior, rho: float = 0.0) -> Array:
     """Generalised Tweedie formula theta_hat_k + q_k / max(f_k, rho), for a discrete prior, (K, d).
 
@@ -441,10 +434,8 @@ def tweedie(likelihood: Likelihood, prior: Prior, rho: float = 0.0) -> Array:
     if prior.covariances is not None:
         raise InvalidOption("Tweedie's formula is stated for a discrete prior; this one has components")
     estimates = likelihood.local_estimates()
-    terms = likelihood.log_likelihood(prior.atoms) + np.log(np.maximum(prior.weights, 1e-300))
-    top = terms.max(axis=1)
-    share = np.exp(terms - top[:, None])
-    score = share @ prior.atoms - share.sum(axis=1)[:, None] * estimates
-    # Both q and f carry the factor exp(top); rho is put on the same scale.
-    floor = np.exp(np.minimum(np.log(rho) - top, 700.0)) if rho > 0 else np.zeros_like(top)
-    return estimates + score / np.maximum(share.sum(axis=1), floor)[:, None]
+    log_marginal, shares = _shares_of_atoms(likelihood, prior)
+    bound = np.log(rho) if rho > 0 else -np.inf
+    # q / max(f, rho) = q / f  min(1, f / rho)
+    kept = np.exp(np.minimum(log_marginal - bound, 0.0))
+    return estimates + kept[:, None] * (shares @ prior.atoms - estimates)

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb import validation
+from vaneb.display import Shown
 from vaneb.errors import InvalidReport
 from vaneb.files import replacing
 from vaneb.likelihood.seam import Array
@@ -39,7 +40,7 @@ SMALL = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Prior:
+class Prior(Shown):
     """A fitted (or given) population.
 
     Parameters
@@ -215,11 +216,6 @@ class Prior:
             return self.atoms[pick]
         noise = rng.standard_normal((size, self.dimension))
         return self.atoms[pick] + np.einsum("kab,kb->ka", self.roots[pick], noise)
-
-    def _repr_html_(self) -> str:
-        from vaneb.report.notebook import prior_html
-
-        return prior_html(self)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain numbers, fit for JSON."""

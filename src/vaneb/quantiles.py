@@ -56,7 +56,7 @@ def mixture_quantiles(shares, means, variances, centre, sd, probabilities, start
     index, at, width = np.empty(m, dtype=np.int64), np.empty(m), np.empty(m)
     share, z, bell = np.empty(m), np.empty(m), np.empty(m)
     for k in range(n_clients):
-        used, total = 0, 0.0
+        used, total = m - m, 0.0  # not the literal 0, for which helpers would be compiled once more
         for j in range(m):
             if shares[k, j] > NEGLIGIBLE:
                 index[used] = j

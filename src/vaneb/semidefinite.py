@@ -24,6 +24,11 @@ def unit_diagonal(precision: Array) -> tuple[Array, Array]:
     return precision / scale[:, :, None] / scale[:, None, :], scale
 
 
+def diagonals(precision: Array) -> Array:
+    """(K, d) of precisions (K, d) or (K, d, d)."""
+    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+
+
 def rank_of(precision: Array) -> NDArray[np.intp]:
     """Directions that each client knows something of, (K,)."""
     if precision.ndim == 2:
@@ -109,7 +114,12 @@ def standard_errors(precision: Array) -> Array:
 
 
 def solve_ridged(matrix: Array, right: Array, ridge: float) -> Array:
-    """(P + ridge diag(P))^{-1} right for right (K, d); zero in coordinates where P is zero."""
+    """(P + ridge diag(P))^{-1} right for right (K, d); zero in coordinates where P is zero.
+
+    P (K, d, d), or (K, d) where all are diagonal, which need no ridge.
+    """
+    if matrix.ndim == 2:
+        return np.where(matrix > 0, right / np.where(matrix > 0, matrix, 1.0), 0.0)
     unit, scale = unit_diagonal(matrix)
     known = np.diagonal(unit, axis1=1, axis2=2) > 0
     unit = unit + np.where(known, ridge, 1.0)[:, :, None] * np.eye(matrix.shape[1])

@@ -297,6 +297,8 @@ def _parquet(place: str, read: Callable[[], Any]) -> Any:
 
 
 def _remedy_of_number(text: str, decimal: str, is_sheet: bool) -> str:
+    if text.endswith("%"):
+        return "Write the number without the sign, in the same unit in every row and column."
     bare = text.replace(".", "").replace(",", "").replace(" ", "").replace("'", "").replace("\xa0", "")
     if not bare.lstrip("+-").isdigit() or bare == text:
         return "Correct it, or leave the client out."

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.pseudo_em import solve_information
+from vaneb.likelihood.seam import Array, Likelihood, as_matrices, log_of
+from vaneb.npmle.pseudo_em import RIDGE
+from vaneb.semidefinite import solve_ridged
 
 #: An atom with less weight than this has died out.
 NO_WEIGHT = 1e-9
@@ -35,19 +36,13 @@ class Sums(NamedTuple):
 
 def own_sums(likelihood: Likelihood, atoms: Array, weights: Array) -> Sums:
     """What one client (or the clients of a likelihood together) adds to an EM step."""
-    terms = likelihood.log_likelihood(atoms) + np.log(np.maximum(weights, 1e-300))
-    top = terms.max(axis=1)
-    log_density = np.log(np.exp(terms - top[:, None]).sum(axis=1)) + top
-    # sum_k w_j p_k(a_j) / f_k: the ascent's sums with log u_k = -log f_k, times w_j.
-    found = likelihood.ascent(atoms, -log_density, frozen=True, curvature=False)
-    information = found.information
-    if information.ndim == 2:
-        information = information[:, :, None] * np.eye(atoms.shape[1])
+    log_density, found = likelihood.expectation(atoms, log_of(weights))
+    share = weights * likelihood.n_clients  # those are averages of p_k(a_j) / f_k times something
     return Sums(
         float(log_density.sum()),
-        weights * found.value,
-        weights[:, None] * found.gradient,
-        weights[:, None, None] * information,
+        share * found.value,
+        share[:, None] * found.gradient,
+        share[:, None, None] * as_matrices(found.information),
     )
 
 
@@ -57,7 +52,7 @@ def em_step(sums: Sums, atoms: Array) -> tuple[Array, Array]:
     weights = weights / weights.sum()
     keep = weights > NO_WEIGHT
     information = (sums.information + np.swapaxes(sums.information, 1, 2)) / 2
-    moved = atoms + solve_information(information, sums.gradient)
+    moved = atoms + solve_ridged(information, sums.gradient, RIDGE)
     # Where rounding leaves no information there is nowhere to go.
     sound = np.linalg.eigvalsh(information)[:, 0] > 0
     moved = np.where(sound[:, None], moved, atoms)[keep]

@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict] = {
     "knn_per": LOCAL,
     "fedper": LOCAL,
     "fedrep": {**LOCAL, "head_epochs": 2},
-    "fedbabu": {**LOCAL, "tune_epochs": 2, "tune_rate": 0.1, "tune_batch_size": 4},
+    "fedbabu": {**LOCAL, "tuning": LOCAL},
     "lg_fedavg": LOCAL,
     "per_fedavg": {**LOCAL, "inner_rate": 0.05},
     "scaffold": {**LOCAL, "n_clients": 4},

@@ -187,7 +187,7 @@ def test_unknown_names_and_options_are_refused(network):
     with pytest.raises(InvalidOption, match="not known"):
         build_algorithm("fedsgd", network, {})
     with pytest.raises(InvalidOption, match="unexpected keyword"):
-        build_algorithm("fedavg", network, {**LOCAL, "momentum": 0.9})
+        build_algorithm("fedavg", network, {**LOCAL, "nesterov": 0.9})
     with pytest.raises(InvalidOption, match="importable"):
         build_algorithm("no_such_module:mine", network, {})
 

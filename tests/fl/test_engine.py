@@ -421,6 +421,6 @@ def test_groups_are_expanded_once():
         "vaneb_ft_coordinate",
         "fedavg",
     ]
-    assert len(expand(["all"])) == 32
+    assert len(expand(["all"])) == 31
     with pytest.raises(InvalidOption, match="not known"):
         expand(["fedsgd"])

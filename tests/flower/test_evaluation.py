@@ -15,9 +15,8 @@ from vaneb import VANEB, InvalidOption
 from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
-from vaneb.flower.evaluation import algorithm_1, fit_remote, run_evaluation
+from vaneb.flower.evaluation import RemoteClients, algorithm_1, fit_remote, run_evaluation
 from vaneb.flower.exchange import Line, Lost
-from vaneb.flower.remote import RemoteClients
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows

@@ -12,15 +12,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import Message
+
 from flower.loopback import LoopbackGrid, Node, content_of
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.flower import client_data
+from vaneb.flower import client_data, wire
 from vaneb.flower.archive import Archive
 from vaneb.flower.exchange import Line
 from vaneb.flower.one_shot import run_reports
 from vaneb.flower.policy import Policy
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import SiteSums
+from vaneb.flower.sums import Population, SiteSums, site_sums
 from vaneb.grouped import fit_groups
 from vaneb.posterior import posterior
 from vaneb.prior import Prior
@@ -214,6 +216,75 @@ def test_sums_that_are_none_are_refused(tmp_path, change, match):
     SiteSums.from_wire(good)
     with pytest.raises(InvalidReport, match=match):
         SiteSums.from_wire({**good, **change})
+
+
+@pytest.mark.parametrize(
+    ("family", "field", "number"),
+    [
+        ("gaussian", "point", 1e300),
+        ("gaussian", "point", 1e15),
+        ("gaussian", "gradient", 1e49),
+        ("gaussian", "freedom", 1e6),
+        ("poisson", "point", 1e15),
+        ("poisson", "hessian", 0.0),
+    ],
+)
+def test_numbers_that_would_end_everybodys_run_are_refused_by_name(tmp_path, family, field, number):
+    def lying(message, genuine):
+        reply = genuine(message)
+        content = content_of(reply)
+        if "report" in content:
+            told = content["report"][field].astype(float)
+            told.flat[:] = number
+            content["report"][field] = told
+            return Message(wire.to_record(content), reply_to=message)
+        return reply
+
+    nodes = sites(tmp_path, one_by_one(table(6, 30, family)))
+    nodes[10].behave = lying
+    outcome, _ = federate(tmp_path, nodes, replace(GAUSSIAN, family=family))
+    assert any("refused" in trouble for trouble in outcome["troubles"] if trouble["client"] == "s000")
+    assert len(outcome["served"]) == 5
+
+
+def test_residuals_are_those_of_the_sums_whatever_a_site_says_of_them(tmp_path):
+    """A loss that has more of them would be the noise of all sites."""
+
+    def lying(message, genuine):
+        reply = genuine(message)
+        content = content_of(reply)
+        if "report" in content:
+            content["report"]["loss"] = content["report"]["loss"] + 1e9
+            return Message(wire.to_record(content), reply_to=message)
+        return reply
+
+    nodes = sites(tmp_path, one_by_one(table(6, 30)))
+    nodes[10].behave = lying
+    outcome, _ = federate(tmp_path, nodes, GAUSSIAN)
+    assert 0.7 < outcome["dispersion"] < 1.4
+    assert "its noise is of another order" in outcome["notes"][0]
+
+
+def test_no_population_makes_one_row_all_of_a_loss(tmp_path):
+    """Where the mean of a count is a thousand times that of the others, the Hessian is that row's columns."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": np.append(rng.uniform(-1, 1, 29), 3.0)})
+    frame["y"] = rng.poisson(np.exp(0.2 * frame.x))
+    model = client_data.local_model(frame, replace(GAUSSIAN, family="poisson"))
+    policy = Policy()
+    policy.check_model(model)
+    for mean, width in ((3.0, 1e-6), (50.0, 1e-2), (50.0, 1e-6)):
+        question = {"mean": np.array([0.0, mean]), "covariance": width * np.eye(2)}
+        there = Population.of(question, 2, policy.farthest)
+        point = site_sums("s", model, policy, there).whole.point
+        assert policy.weight_of_one(model, point) <= policy.largest_leverage
+    near = Population.of({"mean": np.array([0.1, 0.4]), "covariance": np.eye(2)}, 2, policy.farthest)
+    assert (
+        np.abs(
+            site_sums("s", model, policy, near).whole.point - site_sums("s", model, None, near).whole.point
+        ).max()
+        == 0
+    )
 
 
 def test_a_private_client_finds_its_posterior_from_its_exact_rows(tmp_path):

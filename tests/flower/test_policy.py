@@ -32,6 +32,8 @@ from vaneb.flower.settings import Settings
 PLAIN = Settings(formula="response ~ dose", form="constant", wait=0.1, timeout=5.0)
 PRIVATE = replace(PLAIN, epsilon=1.0, radius=5.0, se_low=0.05, se_high=2.0)
 N = 40
+#: Very large at the row whose dose is nearest, and a server may guess one.
+POLE = f"(dose - {np.random.default_rng(7).normal(size=N)[17] - 1e-6:.9f})".replace("- -", "+ ")
 
 
 @dataclasses.dataclass
@@ -93,6 +95,9 @@ def site(tmp_path) -> Site:
             "died": [1] * 3 + [0] * (N - 3),
             "secret": rng.normal(size=N),
             "spike": [1e6] + [0.0] * 10 + list(rng.normal(size=N - 11)),
+            "days": np.arange(N) * 3.0,
+            "trials": [5000] + [8] * (N - 1),
+            "hits": [2500] + [3] * (N - 1),
         }
     )
     frame.to_csv(tmp_path / "rows.csv", index=False)
@@ -128,6 +133,17 @@ def test_an_honest_question_is_answered_and_written_down_first(site):
         ({"formula": "response ~ died"}, "died: sets 3 rows apart"),
         # A column in which one row stands alone: its response is the fit's.
         ({"formula": "response ~ dose + spike"}, "leverage of 1.00"),
+        # A response in which one row stands alone: the sum is what it has in another column.
+        ({"formula": f"I(secret / {POLE}) ~ 1"}, "leverage of 1.00"),
+        ({"formula": "exp(9 * secret) ~ dose"}, "leverage of 0.9|leverage of 1.00"),
+        # Columns so large that their squares run over, or so small that they vanish.
+        ({"formula": f"response ~ dose + I(1e200 / {POLE})"}, "leverage of 1.00"),
+        ({"formula": f"response ~ dose + I(1e-200 / {POLE})"}, "leverage of 1.00"),
+        # Two columns that differ in one row, in the twelfth digit.
+        ({"formula": f"response ~ dose + I(dose + 1e-17 / {POLE})"}, "leverage of 1.00"),
+        # An offset or a number of trials that makes one row all of a weighted sum.
+        ({"formula": "count ~ dose", "family": "poisson", "offset": "days"}, "leverage of"),
+        ({"formula": "hits | trials ~ dose", "family": "binomial"}, "leverage of"),
     ],
     ids=lambda value: str(value)[:60],
 )
@@ -259,6 +275,26 @@ def test_many_models_of_the_same_rows_are_not_answered(site):
     # What was refused does not count.
     site.rules(studies=3).refuses(replace(PLAIN, formula="response ~ 0 + C(patient)"), "")
     assert site.ask(replace(PLAIN, formula="count ~ dose")).content is not None
+
+
+def test_refusals_are_no_oracle_without_end(site):
+    """A model is refused unless the server's guess of one patient's count is right: so it would be found."""
+    site.rules(refusals=5)
+    guesses = [replace(PLAIN, formula=f"response ~ I((count - {k}.5) / (days - 50.99))") for k in range(6)]
+    for guess in guesses[:5]:
+        site.refuses(guess, "leverage")
+    site.refuses(guesses[5], "refused 5 studies")
+    # What was asked before is answered as before.
+    site.refuses(guesses[0], "leverage")
+
+
+def test_power_sums_of_a_response_are_not_collected(site):
+    """Forty of them are forty responses; each model has one coefficient only."""
+    site.rules(studies=1000, refusals=1000)
+    models = [replace(PLAIN, formula=f"I(abs(dose - {k / 8})) ~ 1") for k in range(-15, 15)]
+    answered = [model for model in models if site.ask(model).content is not None]
+    # And the intercept: three rows for each column.
+    assert 5 < len(answered) <= N / 3 - 1
 
 
 def test_rows_of_all_that_has_left_are_remembered(site):

@@ -30,8 +30,7 @@ from vaneb.flower.secure import (
     to_vector,
 )
 from vaneb.flower.settings import Settings
-from vaneb.flower.start import box_of, cover
-from vaneb.flower.totals import first_population, settled
+from vaneb.flower.totals import box_of, cover, first_population, settled
 from vaneb.likelihood.expansion import modes_under
 from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.sums import em_step, own_sums
@@ -195,6 +194,9 @@ def test_a_crowd_at_every_atom_leaves_mean_and_covariance():
     total = (away * shares[:, None]).T @ away + spread
     np.testing.assert_allclose(total, (apart * weights[:, None]).T @ apart)
     assert np.linalg.eigvalsh(spread).min() > -1e-12
+    # Atoms that serve nobody, of which there may be several.
+    idle = crowded(np.vstack([atoms, atoms[:2] + 9]), np.append(weights, [0.0, 0.0]), 12)
+    np.testing.assert_allclose(idle[1] @ idle[0], weights @ atoms)
     same = crowded(atoms[:2], np.array([0.5, 0.5]), 12)
     assert same[2] is None
     np.testing.assert_array_equal(same[0], atoms[:2])

@@ -17,7 +17,7 @@ from scipy.stats import invwishart
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.population.clients import Coordinates, clients_of
 from vaneb.population.lanes import side_by_side
-from vaneb.population.mixtures import BETWEEN, FIRMNESS, MIDDLE, REACH, TAIL, Mixture
+from vaneb.population.mixtures import BETWEEN, CONCENTRATION, FIRMNESS, MIDDLE, REACH, TAIL, Mixture
 from vaneb.population.options import Options
 from vaneb.population.sampler import _Chain
 
@@ -40,7 +40,7 @@ def from_prior(rng: np.random.Generator, d: int, least: float) -> Mixture:
     )  # fmt: skip
 
 
-def features(one: Mixture) -> list[float]:
+def of_one_group(one: Mixture) -> list[float]:
     covariance = one.roots[0] @ one.roots[0].T
     found = [math.log(covariance[0, 0]), np.linalg.slogdet(covariance)[1], one.scales[0]]
     found += [math.log(one.shape[0] / one.firmness), math.log(one.firmness)]
@@ -50,18 +50,45 @@ def features(one: Mixture) -> list[float]:
     return found
 
 
+def of_groups(one: Mixture) -> list[float]:
+    found = [one.occupied, one.clients.max(), math.log(one.concentration), one.scales[0]]
+    return [*found, math.log(one.shape[0] / one.firmness), math.log(one.firmness)]
+
+
+def groups_from_prior(rng: np.random.Generator, d: int, least: float) -> list[float]:
+    """What ``of_groups`` tells, where clients take their seats one after the other."""
+    concentration = max(rng.gamma(CONCENTRATION[0], 1 / CONCENTRATION[1]), 1e-3)
+    sizes: list[int] = []
+    for k in range(CLIENTS):
+        if rng.random() * (k + concentration) < concentration:
+            sizes.append(1)
+        else:
+            sizes[rng.choice(len(sizes), p=np.array(sizes) / k)] += 1
+    group = from_prior(rng, d, least)
+    return [len(sizes), max(sizes), math.log(concentration), *of_groups(group)[3:]]
+
+
+@pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("d", [1, 2])
-def test_sweeps_keep_the_prior(d: int) -> None:
+def test_sweeps_keep_the_prior(d: int, single: bool) -> None:
     rng, options = np.random.default_rng(d), Options()
-    expected = np.array([features(from_prior(rng, d, options.smallest_scale**2)) for _ in range(DRAWS)])
+    least, features = options.smallest_scale**2, of_one_group if single else of_groups
+    expected = np.array(
+        [
+            of_one_group(from_prior(rng, d, least)) if single else groups_from_prior(rng, d, least)
+            for _ in range(DRAWS)
+        ]
+    )
     errors = rng.uniform(0.3, 2.0, (CLIENTS, d))
     coordinates = Coordinates(np.arange(d), np.arange(0))
     clients = clients_of(ConstantGaussian(np.zeros((CLIENTS, d)), errors**-2), coordinates, seed=0)
     clients.lanes.precision[:] = side_by_side(errors**-2)  # in the units of the prior
-    chain = _Chain(clients, coordinates, single=True, seed=0, options=options)
-    population, found = from_prior(rng, d, options.smallest_scale**2), []
+    chain = _Chain(clients, coordinates, single=single, seed=0, options=options)
+    population, found = from_prior(rng, d, least), []
     for _ in range(SWEEPS):
-        theta = population.centres[0] + rng.standard_normal((CLIENTS, d)) @ population.roots[0].T
+        group = rng.choice(len(population.weights), CLIENTS, p=population.weights)
+        noise = rng.standard_normal((CLIENTS, d))
+        theta = population.centres[group] + np.einsum("kij,kj->ki", population.roots[group], noise)
         clients.lanes.x[:] = side_by_side(theta + errors * rng.standard_normal((CLIENTS, d)))
         population = chain.step(population, slice(0, 1))
         found.append(features(population))

@@ -318,3 +318,33 @@ def test_counts_of_trials_are_named_after_the_successes():
     )
     assert content["clients"]["parameters"][0] == "rate of deaths"
     assert content["clients"]["n"] is None  # one row for each says nothing
+
+
+def test_the_limits_of_a_funnel_are_those_of_clients_of_any_size(fitted):
+    """Smooth curves, however few the clients; at a client's size they are that client's limits."""
+    _, post, _ = fitted
+    rates = Reports(
+        np.full(12, 0.1), n=np.arange(50, 650, 50), covariance=by_name("binomial", 1, 12), names=["rate"]
+    )
+    given = VANEB.from_prior(Prior([[0.1], [0.2]], [0.5, 0.5])).personalize(rates)
+    for each, logs, loose in ((post, False, 1e-3), (given, True, 1e-2)):
+        content = fit_content(VANEB.from_prior(each.prior), each)
+        drawn = content["funnels"][0]
+        limits = each.decide(each.names[0]).funnel()
+        at = np.array(limits.own.size * [0.0]) + (1 / limits.error if not logs else rates.n)
+        grid = np.log(drawn["limits"]["x"])
+        assert len(grid) > 50
+        for side in ("lower", "upper"):
+            between = [np.interp(np.log(at), grid, curve) for curve in drawn["limits"][side]]
+            assert_allclose(between, getattr(limits, side), atol=loose)
+
+
+def test_what_the_command_notes_is_on_the_page_once_and_as_a_sentence() -> None:
+    rng = np.random.default_rng(0)
+    reports = Reports(3 * rng.standard_normal(4), standard_errors=np.ones(4))
+    model = VANEB().fit(reports)
+    assert model.notes_  # few clients
+    content = fit_content(model, model.personalize(reports), reports, notes=[*model.notes_, "rows are few"])
+    assert content["notes"][-1] == "Rows are few."
+    assert len(content["notes"]) == len(model.notes_) + 1
+    assert all(note[0].isupper() and note.endswith(".") for note in content["notes"])

@@ -14,8 +14,9 @@ from result_folders import result, study_folder, theory_folder, train_folder
 from vaneb.cli import app
 from vaneb.errors import InvalidOption
 from vaneb.fl.results import append_rows
+from vaneb.prior import Prior
 from vaneb.report import content_of_folder, curves_content, study_content, train_content, write_page
-from vaneb.report.federation import _sites
+from vaneb.report.federation import _prior, _sites
 
 # ---------------------------------------------------------------- what they say
 
@@ -163,3 +164,10 @@ def test_sites_without_results_come_first_and_2_before_10():
         ["clinic 10", "1", "has its results"],
     ]
     assert _sites(outcome) == expected
+
+
+@pytest.mark.parametrize(("spreads", "opens"), [((2.0, 0.0, 0.5), 2), ((2.0, 0.0, 0.0), 0)])
+def test_the_page_of_a_federation_opens_on_what_differs(spreads, opens):
+    covariances = np.diag(np.square(spreads))[None]
+    prior = Prior([[1.0, 2.0, 3.0]], [1.0], names=("Intercept", "age", "treated"), covariances=covariances)
+    assert _prior(prior)["opens"] == opens

@@ -8,25 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vaneb.commands import options
+from vaneb.commands.options import column_choice
 from vaneb.commands.outcome import ExitCode, printable, told_to_user
-from vaneb.commands.run import FamilyOption, WeightsOption
-from vaneb.commands.streams import (
-    TABLE_IN,
-    ClientOption,
-    DecimalOption,
-    EncodingOption,
-    ErrorOption,
-    EstimateOption,
-    FactorOption,
-    JsonOption,
-    NaOption,
-    SepOption,
-    SizeOption,
-    VarianceOption,
-    column_choice,
-    name_of,
-    print_json,
-)
+from vaneb.commands.streams import name_of, print_json
 from vaneb.errors import InvalidOption, VanebError
 
 if TYPE_CHECKING:
@@ -38,27 +23,29 @@ SHOWN = 100
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help=f"Table of reports, or of rows: {TABLE_IN}", metavar="FILE")],
-    client: ClientOption = None,
-    estimate: EstimateOption = None,
-    se: ErrorOption = None,
-    variance: VarianceOption = None,
-    n: SizeOption = None,
+    file: Annotated[
+        Path, typer.Argument(help=f"Table of reports, or of rows: {options.TABLE_IN}", metavar="FILE")
+    ],
+    client: options.Client = None,
+    estimate: options.Estimate = None,
+    se: options.Error = None,
+    variance: options.Variance = None,
+    n: options.Size = None,
     variance_function: Annotated[
         str | None, typer.Option(help="As for personalize: no standard errors are needed then, but n is.")
     ] = None,
     formula: Annotated[
         str | None, typer.Option(help='The file holds rows, to be fitted by this model, such as "y ~ x".')
     ] = None,
-    family: FamilyOption = "gaussian",
+    family: options.Family = "gaussian",
     offset: Annotated[str | None, typer.Option(help="Column, with --formula.")] = None,
-    weights: WeightsOption = None,
-    factor: FactorOption = None,
-    na: NaOption = None,
-    sep: SepOption = None,
-    decimal: DecimalOption = None,
-    encoding: EncodingOption = None,
-    as_json: JsonOption = False,
+    weights: options.Weights = None,
+    factor: options.Factor = None,
+    na: options.Na = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    as_json: options.Json = False,
 ) -> None:
     """List how a file would be read, and all that is wrong with it.
 

@@ -7,34 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import told_to_user
 from vaneb.commands.streams import (
-    JsonOption,
-    LevelOption,
-    OutOption,
-    QuietOption,
     check_files,
     check_level,
-    check_out,
     print_json,
+    print_rows,
     summary_beside,
-    writing,
+    table_writer,
+    write_together,
 )
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vaneb.decisions import Decisions
-
-PosteriorOption = Annotated[
-    Path | None,
-    typer.Option("--posterior-out", help="Also save the joint posterior (.parquet), for `vaneb decide`."),
-]
-
-
-def check_posterior_out(path: Path | None) -> None:
-    """Refuse a file that would not be found again."""
-    if path is not None and path.suffix.lower() != ".parquet":
-        raise InvalidOption(f"--posterior-out {path}: must end in .parquet.")
+    from vaneb.decisions.decide import Answers
 
 
 def decide(
@@ -44,7 +32,7 @@ def decide(
             help="What --posterior-out of `vaneb personalize` or `vaneb run` wrote.", metavar="RESULT"
         ),
     ],
-    out: OutOption = None,
+    out: options.Out = None,
     of: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,13 +58,12 @@ def decide(
     misordered: Annotated[
         str, typer.Option(help="Share of the pairs in different grades that may be in the wrong order.")
     ] = "5%",
-    level: LevelOption = 0.9,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    level: options.Level = 0.9,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Say who differs, who is highest or lowest, and all ranks."""
     with told_to_user(as_json=as_json):
-        check_out(out, as_json)
         check_files({"RESULT": posterior}, {"--out": out}, as_json)
         check_level(level)
         asked: dict[str, Any] = {
@@ -89,23 +76,20 @@ def decide(
             "level": level,
         }
         from vaneb.decisions import load_posterior
-        from vaneb.tables import suffix_of, write_content
+        from vaneb.decisions.saved import answers_table
 
         joint = load_posterior(posterior)
         decisions = joint.decide(weights_of(of, joint.names))
-        table = decisions.table(**asked)
-        if out is not None:
-            with writing(out) as file:
-                write_content(
-                    file, _readable(table) if suffix_of(out) != ".parquet" else table, suffix_of(out)
-                )
-        answers = _answers(decisions, asked)
+        answers = decisions.answers(**asked)
+        table = answers_table(decisions, answers)
+        write_together((out, table_writer(table, _readable)))
+        found = _in_numbers(answers)
         if not quiet:
             with summary_beside(out, as_json):
-                _summarise(decisions, asked, answers)
+                _summarise(decisions, asked, found)
         if as_json:
             print_json(
-                {"command": "decide", "of": decisions.name, **asked, **answers, "clients": table.to_pylist()}
+                {"command": "decide", "of": decisions.name, **asked, **found, "clients": table.to_pylist()}
             )
 
 
@@ -138,10 +122,9 @@ def weights_of(given: list[str] | None, names: tuple[str, ...]) -> str | dict[st
     return weights
 
 
-def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
+def _in_numbers(answers: Answers) -> dict[str, Any]:
     """Counts and expected errors."""
-    flags = decisions.flags(asked["benchmark"], margin=asked["margin"], wrong=asked["wrong"])
-    grades, funnel = decisions.grades(asked["misordered"]), decisions.funnel(asked["benchmark"])
+    flags, grades, funnel = answers.flags, answers.grades, answers.funnel
     found: dict[str, Any] = {
         "above": int((flags.direction > 0).sum()),
         "below": int((flags.direction < 0).sum()),
@@ -153,11 +136,9 @@ def _answers(decisions: Decisions, asked: dict[str, Any]) -> dict[str, Any]:
         "outside_95": int((funnel.outside >= 1).sum()),
         "outside_998": int((funnel.outside >= 2).sum()),
     }
-    for side in ("highest", "lowest"):
-        if asked[side] is not None:
-            chosen = getattr(decisions, side)(asked[side], wrong=asked["wrong"])
-            found[f"{side}_places"], found[f"{side}_named"] = chosen.places, int(chosen.chosen.sum())
-            found[f"{side}_expected_wrong"] = chosen.wrong
+    for side, named in answers.named.items():
+        found[f"{side}_places"], found[f"{side}_named"] = named.places, int(named.chosen.sum())
+        found[f"{side}_expected_wrong"] = named.wrong
     return found
 
 
@@ -188,8 +169,7 @@ def _summarise(decisions: Decisions, asked: dict[str, Any], found: dict[str, Any
         f"around {found['target']:.4g}: {found['outside_95']:,} outside the 95% limits, "
         f"{found['outside_998']:,} outside 99.8%"
     )
-    for name, value in rows.items():
-        print(f"{name:<18} {value}")
+    print_rows(rows)
 
 
 def _readable(table: Any) -> Any:

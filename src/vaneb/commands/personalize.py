@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands.decide import PosteriorOption, check_posterior_out
-from vaneb.commands.outcome import ExitCode, complain, told_to_user
-from vaneb.commands.page import PageOption, check_page
+from vaneb.commands import options
+from vaneb.commands.fitted import end, personalize_json, population_rows, promise_missed
+from vaneb.commands.options import Population, column_choice, refuse_smooth
+from vaneb.commands.outcome import complain, told_to_user
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
-    TABLE_IN,
-    ClientOption,
-    DecimalOption,
-    EncodingOption,
-    ErrorOption,
-    EstimateOption,
-    JsonOption,
-    LevelOption,
-    OutOption,
-    QuietOption,
-    SeedOption,
-    SepOption,
-    SizeOption,
-    VarianceOption,
     check_files,
     check_level,
-    check_out,
-    column_choice,
     name_of,
+    page_writer,
+    posterior_writer,
     print_json,
+    print_rows,
     summary_beside,
-    write_results,
-    writing,
+    table_writer,
+    write_together,
 )
 from vaneb.errors import InvalidOption
 
@@ -46,61 +33,25 @@ if TYPE_CHECKING:
     from vaneb.held_out import HeldOutScores
     from vaneb.posterior import Posterior
 
-
-class Solver(StrEnum):
-    """Values of ``--solver``."""
-
-    CERTIFIED = "certified"
-    PSEUDO_EM = "pseudo-em"
-    GRID = "grid"
-
-
-class Population(StrEnum):
-    """Values of ``--population``."""
-
-    AUTO = "auto"
-    MIXTURE = "mixture"
-    GAUSSIAN = "gaussian"
-    DISCRETE = "discrete"
-
-
-PopulationOption = Annotated[
-    Population,
-    typer.Option(
-        help="What the population may be: a mixture of Gaussian groups (auto), one Gaussian, or atoms."
-    ),
-]
-
-
-def refuse_smooth(value: str | None) -> None:
-    """Say what has taken the place of ``--smooth``."""
-    if value is not None:
-        raise InvalidOption(
-            f"--smooth {value}: is gone. Write --population discrete for --smooth off; leave it out for auto."
-        )
-
-
-SmoothOption = Annotated[str | None, typer.Option(hidden=True)]
+Solver = StrEnum("Solver", {"CERTIFIED": "certified", "PSEUDO_EM": "pseudo-em", "GRID": "grid"})
 
 
 def personalize(
-    reports: Annotated[Path, typer.Argument(help=f"Table of reports: {TABLE_IN}", metavar="REPORTS")],
-    out: OutOption = None,
-    client: ClientOption = None,
-    estimate: EstimateOption = None,
-    se: ErrorOption = None,
-    variance: VarianceOption = None,
-    n: SizeOption = None,
-    sep: SepOption = None,
-    decimal: DecimalOption = None,
-    encoding: EncodingOption = None,
-    prior_out: Annotated[
-        Path | None, typer.Option(help="Also save the population (.json, .parquet).")
-    ] = None,
+    reports: Annotated[Path, typer.Argument(help=f"Table of reports: {options.TABLE_IN}", metavar="REPORTS")],
+    out: options.Out = None,
+    client: options.Client = None,
+    estimate: options.Estimate = None,
+    se: options.Error = None,
+    variance: options.Variance = None,
+    n: options.Size = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    prior_out: options.PriorOut = None,
     prior_in: Annotated[
         Path | None, typer.Option(help="Use this saved population instead of fitting one.")
     ] = None,
-    posterior_out: PosteriorOption = None,
+    posterior_out: options.PosteriorOut = None,
     variance_function: Annotated[
         str | None,
         typer.Option(
@@ -116,14 +67,14 @@ def personalize(
             metavar="COLUMNS",
         ),
     ] = None,
-    population: PopulationOption = Population.AUTO,
+    population: options.PopulationKind = Population.AUTO,
     solver: Annotated[
         Solver | None, typer.Option(help="How atoms are fitted; asks for --population discrete.")
     ] = None,
-    smooth: SmoothOption = None,
-    level: LevelOption = 0.9,
+    smooth: options.Smooth = None,
+    level: options.Level = 0.9,
     tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
-    seed: SeedOption = 0,
+    seed: options.Seed = 0,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -139,23 +90,26 @@ def personalize(
             help="Also say how well the population predicts clients left out, beside one Gaussian and atoms.",
         ),
     ] = False,
-    report: PageOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    report: options.Page = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Improve each client's estimate with the reports of all."""
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)
-        check_out(out, as_json)
-        _check(prior_out, prior_in, report, level, tol)
-        check_posterior_out(posterior_out)
+        check_level(level)
+        if not tol > 0:
+            raise InvalidOption(f"--tol {tol:g}: must be positive; 1e-4 is the default.")
+        if prior_in is not None and prior_out is not None:
+            raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
         writes = {"--out": out, "--prior-out": prior_out, "--report": report}
         writes["--posterior-out"] = posterior_out
         check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
         from vaneb.estimators import VANEB
-        from vaneb.files import replacing
 
+        method = None if solver is None else solver.value
+        wanted = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
         if ray is not None or _too_large(reports):
             plain = not any((client, estimate, se, variance, n, variance_function, client_covariates))
             extra = any((report, posterior_out, compare, as_json))
@@ -166,14 +120,8 @@ def personalize(
                     ".parquet, with columns client, n, theta_<name> and se_<name>, and without --report, "
                     "--posterior-out, --compare and --json."
                 )
-            method = None if solver is None else solver.value
-            wanted = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
             _by_blocks(reports, out, prior_in, prior_out, wanted, level, ray, quiet)
             return
-        from vaneb.dialect import TextOptions
-        from vaneb.prior import Prior
-        from vaneb.tables import read_reports, results_table, suffix_of
-
         described = tuple(c.strip() for c in (client_covariates or "").split(",") if c.strip())
         if described and (prior_in is not None or prior_out is not None):
             raise InvalidOption(
@@ -187,6 +135,10 @@ def personalize(
             )
         if described and report is not None:
             raise InvalidOption("--client-covariates: pages do not show covariates yet. Leave --report out.")
+        from vaneb.dialect import TextOptions
+        from vaneb.prior import Prior
+        from vaneb.tables import read_reports, results_table, rounded
+
         prior = None if prior_in is None else Prior.load(prior_in)
         table = read_reports(
             reports,
@@ -198,9 +150,7 @@ def personalize(
         )
         with progress_bar(quiet) as progress:
             if prior is None:
-                method = None if solver is None else solver.value
-                model = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
-                model.fit(table.reports, progress=progress, covariates=table.covariates)
+                model = wanted.fit(table.reports, progress=progress, covariates=table.covariates)
             else:
                 model = VANEB.from_prior(prior)
             scores = None
@@ -213,53 +163,38 @@ def personalize(
             progress("personalising", 1, 2)
             posterior = model.personalize(table.reports, covariates=table.covariates)
             results = results_table(posterior, level, table.client_type)
+
+            def content() -> dict[str, Any]:
+                from vaneb.report import fit_content
+
+                few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
+                return fit_content(
+                    model,
+                    posterior,
+                    table.reports,
+                    level=level,
+                    seconds=time.perf_counter() - begin,
+                    title=f"{few}, by {table.client_column}: {name_of(reports)}",
+                    reading=table.notes,
+                    client=table.client_column,
+                )
+
             progress("writing", 2, 2)
-            with contextlib.ExitStack() as stack:
-                # All files are complete before any takes its name.
-                if out is not None:
-                    write_results(stack.enter_context(writing(out)), results, posterior.names, suffix_of(out))
-                if prior_out is not None:
-                    model.prior_.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
-                if posterior_out is not None:
-                    from vaneb.decisions import JointPosterior
-                    from vaneb.decisions.saved import write_posterior
-
-                    joint = JointPosterior.of(posterior, seed=seed)
-                    write_posterior(stack.enter_context(replacing(posterior_out)), joint)
-                if report is not None:
-                    from vaneb.report import fit_content, page
-
-                    seconds = time.perf_counter() - begin
-                    few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
-                    title = f"{few}, by {table.client_column}: {name_of(reports)}"
-                    content = fit_content(
-                        model,
-                        posterior,
-                        table.reports,
-                        level=level,
-                        seconds=seconds,
-                        title=title,
-                        reading=table.notes,
-                        client=table.client_column,
-                    )
-                    stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
-
+            write_together(
+                (out, table_writer(results, lambda table: rounded(table, posterior.names))),
+                (prior_out, model.prior_.write),
+                (posterior_out, posterior_writer(posterior, seed)),
+                (report, page_writer(content)),
+            )
         if not quiet:
             for note in (*table.notes, *getattr(model, "notes_", ())):
                 complain(f"note: {note}")
             with summary_beside(out, as_json):
                 _summarise(model, posterior, scores, time.perf_counter() - begin)
-        missed = prior is None and promise_missed(model)
+        missed = promise_missed(model) if prior is None else ""
         if as_json:
-            from vaneb.commands.as_json import personalize_json
-
             print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed), scores))
-        if missed:
-            complain(
-                f"warning: {missed}. The results are written; the average log-likelihood may be that far "
-                "below the best."
-            )
-            raise typer.Exit(ExitCode.NOT_CERTIFIED)
+        end(missed)
 
 
 def _too_large(reports: Path) -> bool:
@@ -281,7 +216,6 @@ def _by_blocks(
     quiet: bool,
 ) -> None:
     """The population from clients all over the file; then block by block."""
-    from vaneb.files import replacing
     from vaneb.outofcore import connect, fit_file, in_turn, personalize_file, ray_map
     from vaneb.prior import Prior
 
@@ -292,55 +226,10 @@ def _by_blocks(
         prior = fit_file(reports, model).prior_ if prior_in is None else Prior.load(prior_in)
         progress("personalising", 1, 2)
         personalize_file(reports, prior, out, level=level, map_over=in_turn if ray is None else ray_map)
-        if prior_out is not None:
-            with replacing(prior_out) as path:
-                prior.write(path, prior_out.suffix)
+        write_together((prior_out, prior.write))
     if not quiet:
-        print(f"{'population':<18} {prior}")
-        print(f"{'clients':<18} worked through in blocks; the population is learnt from a part of them")
-
-
-def promise_missed(model: VANEB) -> str:
-    """What was promised and not reached, in words; "" where all is well.
-
-    The certified solver promises a gap.  A sampled population promises nothing but what it says of itself.
-    """
-    certificate = model.certificate_
-    if certificate is None or model.solver not in (None, Solver.CERTIFIED) or certificate.reached:
-        return ""
-    return f"the fit stopped at a gap of {certificate.gap:.2g}, above the tolerance {model.tol:g}"
-
-
-def population_rows(model: VANEB) -> dict[str, str]:
-    """Lines of a summary: the population, and how well it is known."""
-    prior = model.prior_
-    effects = getattr(model, "effects_", None)
-    own = slice(0, prior.dimension if effects is None else len(effects.mean))  # without the covariates'
-    numbers = zip(prior.names[own], prior.mean[own], prior.typical_sd[own], strict=True)
-    names = [f"{name} {m:.4g} (sd {s:.3g})" for name, m, s in numbers]
-    rows = {
-        "population": str(prior),
-        "mean and sd": ", ".join(names[:6]) + (", ..." if len(names) > 6 else ""),
-    }
-    if getattr(model, "certificate_", None) is not None:
-        rows["certificate"] = str(model.certificate_)
-    elif getattr(model, "sampling_", None) is not None:
-        rows["sampling"] = str(model.sampling_)
-    else:
-        rows["certificate"] = "none, the population was given"
-    return rows
-
-
-def _check(
-    prior_out: Path | None, prior_in: Path | None, report: Path | None, level: float, tol: float
-) -> None:
-    """Refuse what cannot end well before any work is done."""
-    check_page(report)
-    check_level(level)
-    if not tol > 0:
-        raise InvalidOption(f"--tol {tol:g}: must be positive; 1e-4 is the default.")
-    if prior_in is not None and prior_out is not None:
-        raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
+        how = "worked through in blocks; the population is learnt from a part of them"
+        print_rows({"population": str(prior), "clients": how})
 
 
 def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
@@ -358,15 +247,15 @@ def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _summarise(model: VANEB, posterior: Posterior, scores: HeldOutScores | None, seconds: float) -> None:
-    rows = {
-        "clients": f"{len(posterior):,}",
-        "parameters": f"{len(posterior.names)}",
-        **population_rows(model),
-        **({} if scores is None else {"held out": str(scores)}),
-        **_effect_rows(model, posterior.names),
-        "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
-        "flagged clients": f"{sum(map(bool, posterior.flag)):,}",
-        "seconds": f"{seconds:.1f}",
-    }
-    for name, value in rows.items():
-        print(f"{name:<18} {value}")
+    print_rows(
+        {
+            "clients": f"{len(posterior):,}",
+            "parameters": f"{len(posterior.names)}",
+            **population_rows(model),
+            **({} if scores is None else {"held out": str(scores)}),
+            **_effect_rows(model, posterior.names),
+            "average shrinkage": f"{posterior.shrinkage.mean():.3f}",
+            "flagged clients": f"{sum(map(bool, posterior.flag)):,}",
+            "seconds": f"{seconds:.1f}",
+        }
+    )

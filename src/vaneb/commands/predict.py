@@ -8,22 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import complain, told_to_user
 from vaneb.commands.streams import (
-    TABLE_IN,
-    DecimalOption,
-    EncodingOption,
-    JsonOption,
-    NaOption,
-    OutOption,
-    QuietOption,
-    SepOption,
     check_files,
     check_level,
-    check_out,
     print_json,
+    print_rows,
     summary_beside,
-    writing,
+    table_writer,
+    write_together,
 )
 from vaneb.errors import InvalidOption
 
@@ -33,18 +27,13 @@ if TYPE_CHECKING:
     from vaneb.grouped import LoadedFit
 
 
-class IntervalName(StrEnum):
-    """Values of ``--interval``."""
-
-    CONFIDENCE = "confidence"
-    PREDICTION = "prediction"
-    NONE = "none"
+IntervalName = StrEnum("IntervalName", ["CONFIDENCE", "PREDICTION", "NONE"])
 
 
 def predict(
     model: Annotated[Path, typer.Argument(help="What vaneb run --save wrote.", metavar="MODEL")],
-    new: Annotated[Path, typer.Argument(help=f"Table of rows: {TABLE_IN}", metavar="NEW")],
-    out: OutOption = None,
+    new: Annotated[Path, typer.Argument(help=f"Table of rows: {options.TABLE_IN}", metavar="NEW")],
+    out: options.Out = None,
     interval: Annotated[
         IntervalName,
         typer.Option(help="confidence: of the expected response; prediction: of a new response, with noise."),
@@ -52,12 +41,12 @@ def predict(
     level: Annotated[
         float | None, typer.Option(help="Probability of the intervals. That of the model by default.")
     ] = None,
-    na: NaOption = None,
-    sep: SepOption = None,
-    decimal: DecimalOption = None,
-    encoding: EncodingOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    na: options.Na = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Predict new rows with a model that `run --save` wrote.
 
@@ -67,22 +56,18 @@ def predict(
     empty.
     """
     with told_to_user(as_json=as_json):
-        check_out(out, as_json)
         check_level(level)
         check_files({"MODEL": model, "NEW": new}, {"--out": out}, as_json)
         from vaneb.dialect import TextOptions
         from vaneb.grouped import load
         from vaneb.sources import read_rows
-        from vaneb.tables import suffix_of, write_content
 
         fit = load(model)
         text = TextOptions(sep, decimal, encoding)
         rows, notes = read_rows(new, text, [fit.design.client], na or ())
         level = fit.level if level is None else level
         table = _predictions(fit, rows, interval, level)
-        if out is not None:
-            with writing(out) as file:
-                write_content(file, table, suffix_of(out))
+        write_together((out, table_writer(table)))
         if not quiet:
             for note in notes:
                 complain(f"note: {note}")
@@ -139,5 +124,4 @@ def _summarise(fit: LoadedFit, table: pa.Table, interval: IntervalName, level: f
     }
     if "lower" in table.column_names:
         rows["intervals"] = f"{interval.value}, {100 * level:.3g}%"
-    for name, value in rows.items():
-        print(f"{name:<18} {value}")
+    print_rows(rows)

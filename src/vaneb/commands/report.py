@@ -8,22 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import complain, told_to_user
-from vaneb.commands.run import FamilyOption, WeightsOption
-from vaneb.commands.streams import (
-    TABLE_IN,
-    TABLE_OUT,
-    DecimalOption,
-    EncodingOption,
-    FactorOption,
-    NaOption,
-    QuietOption,
-    SepOption,
-    check_files,
-    check_out,
-    summary_beside,
-    writing,
-)
+from vaneb.commands.streams import check_files, print_rows, summary_beside, table_writer, write_together
 
 if TYPE_CHECKING:
     from vaneb.grouped.client_reports import CodedRows
@@ -31,33 +18,30 @@ if TYPE_CHECKING:
 
 
 def report(
-    rows: Annotated[Path, typer.Argument(help=f"Table of rows: {TABLE_IN}", metavar="ROWS")],
+    rows: Annotated[Path, typer.Argument(help=f"Table of rows: {options.TABLE_IN}", metavar="ROWS")],
     client: Annotated[str, typer.Option(help="Column that names the client (group) of a row.")],
     formula: Annotated[str, typer.Option(help='Model of every client, such as "y ~ x1 + x2".')],
-    out: Annotated[Path, typer.Option("--out", "-o", help=TABLE_OUT)],
-    family: FamilyOption = "gaussian",
-    offset: Annotated[
-        str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
-    ] = None,
-    weights: WeightsOption = None,
-    factor: FactorOption = None,
-    na: NaOption = None,
-    sep: SepOption = None,
-    decimal: DecimalOption = None,
-    encoding: EncodingOption = None,
-    quiet: QuietOption = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help=options.TABLE_OUT)],
+    family: options.Family = "gaussian",
+    offset: options.Offset = None,
+    weights: options.Weights = None,
+    factor: options.Factor = None,
+    na: options.Na = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Turn each client's rows into a report, without a population.
 
     What `vaneb personalize` takes: several such tables can be put under each other, and rows stay at home.
     """
     with told_to_user():
-        check_out(out, False)
-        check_files({"ROWS": rows}, {"--out": out}, False)
+        check_files({"ROWS": rows}, {"--out": out})
         from vaneb.dialect import TextOptions
         from vaneb.grouped.client_reports import code_rows, report_rows
         from vaneb.sources import read_rows
-        from vaneb.tables import reports_table, suffix_of, write_content
+        from vaneb.tables import reports_table
 
         table, notes = read_rows(rows, TextOptions(sep, decimal, encoding), [client], na or ())
         coded = code_rows(
@@ -72,8 +56,7 @@ def report(
         )
         made = report_rows(coded)
         content = reports_table(made, covariances=True)
-        with writing(out) as file:
-            write_content(file, content, suffix_of(out))
+        write_together((out, table_writer(content)))
         if not quiet:
             for line in coded.reading.columns:
                 complain(f"read: {line}")
@@ -95,5 +78,4 @@ def _summarise(coded: CodedRows, made: Reports, columns: list[str]) -> None:
         "local fits": ", ".join(f"{status} {count:,}" for status, count in Counter(made.status).items()),
         "uncertainty": kinds[prefix],
     }
-    for name, value in rows.items():
-        print(f"{name:<18} {value}")
+    print_rows(rows)

@@ -2,72 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands.decide import PosteriorOption, check_posterior_out
-from vaneb.commands.outcome import ExitCode, complain, told_to_user
-from vaneb.commands.page import PageOption, check_page
-from vaneb.commands.personalize import (
-    Population,
-    PopulationOption,
-    SmoothOption,
-    population_rows,
-    promise_missed,
-    refuse_smooth,
-)
+from vaneb.commands import options
+from vaneb.commands.fitted import end, population_rows, promise_missed, run_json
+from vaneb.commands.options import Population, refuse_smooth
+from vaneb.commands.outcome import complain, told_to_user
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
-    TABLE_IN,
-    DecimalOption,
-    EncodingOption,
-    FactorOption,
-    JsonOption,
-    LevelOption,
-    NaOption,
-    OutOption,
-    QuietOption,
-    SeedOption,
-    SepOption,
     check_files,
     check_level,
-    check_out,
     name_of,
+    page_writer,
+    posterior_writer,
     print_json,
+    print_rows,
     summary_beside,
-    write_results,
-    writing,
+    table_writer,
+    write_together,
 )
-from vaneb.local.family import FAMILIES
 
 if TYPE_CHECKING:
     from vaneb.grouped import GroupedFit
 
-
-FamilyOption = Annotated[
-    str,
-    typer.Option(help=f"Of the response: {', '.join(FAMILIES)}.", autocompletion=lambda: list(FAMILIES)),
-]
-WeightsOption = Annotated[
-    str | None,
-    typer.Option(help="Column of what a row counts for; of a share of successes, the trials."),
-]
-
-
-class LikelihoodName(StrEnum):
-    """Values of ``--likelihood``."""
-
-    EXACT = "exact"
-    GAUSSIAN = "gaussian"
+LikelihoodName = StrEnum("LikelihoodName", ["EXACT", "GAUSSIAN"])
 
 
 def run(
-    data: Annotated[Path, typer.Argument(help=f"Table of rows: {TABLE_IN}", metavar="DATA")],
+    data: Annotated[Path, typer.Argument(help=f"Table of rows: {options.TABLE_IN}", metavar="DATA")],
     formula: Annotated[
         str,
         typer.Option(help='Model of every client, such as "y ~ x1 + x2" or "y ~ x + z + (1 + x | school)".'),
@@ -76,12 +43,10 @@ def run(
         str | None,
         typer.Option(help="Column that names the client (group) of a row, unless the formula does."),
     ] = None,
-    out: OutOption = None,
-    family: FamilyOption = "gaussian",
-    offset: Annotated[
-        str | None, typer.Option(help="Column added to the linear index, such as log exposure.")
-    ] = None,
-    weights: WeightsOption = None,
+    out: options.Out = None,
+    family: options.Family = "gaussian",
+    offset: options.Offset = None,
+    weights: options.Weights = None,
     test_column: Annotated[
         str | None, typer.Option(help="Column that is 1 in rows to predict, 0 in rows to fit.")
     ] = None,
@@ -92,47 +57,42 @@ def run(
     reports_out: Annotated[
         Path | None, typer.Option(help="Also write the clients' reports, .csv or .parquet.")
     ] = None,
-    prior_out: Annotated[
-        Path | None, typer.Option(help="Also save the population (.json, .parquet).")
-    ] = None,
-    posterior_out: PosteriorOption = None,
+    prior_out: options.PriorOut = None,
+    posterior_out: options.PosteriorOut = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Also save the model (JSON), for vaneb predict; it holds no row.", metavar="MODEL"),
     ] = None,
-    level: LevelOption = 0.9,
-    population: PopulationOption = Population.AUTO,
-    smooth: SmoothOption = None,
-    seed: SeedOption = 0,
-    factor: FactorOption = None,
-    na: NaOption = None,
-    sep: SepOption = None,
-    decimal: DecimalOption = None,
-    encoding: EncodingOption = None,
-    report: PageOption = None,
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    level: options.Level = 0.9,
+    population: options.PopulationKind = Population.AUTO,
+    smooth: options.Smooth = None,
+    seed: options.Seed = 0,
+    factor: options.Factor = None,
+    na: options.Na = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    report: options.Page = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Fit a mixed model to rows, with a population of any shape."""
     with told_to_user(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)
-        if save is None or out is not None:
-            check_out(out, as_json)
-        check_page(report)
         check_level(level)
-        check_posterior_out(posterior_out)
         writes = {"--out": out, "--reports-out": reports_out, "--prior-out": prior_out, "--report": report}
-        writes["--posterior-out"] = posterior_out
-        writes["--save"] = save
+        writes |= {"--posterior-out": posterior_out, "--save": save}
+        if out is None and save is not None:
+            del writes["--out"]  # the model is what is wanted
         check_files({"DATA": data}, writes, as_json)
         with progress_bar(quiet) as progress:
             progress("reading", 0, 1)
             from vaneb.dialect import TextOptions
-            from vaneb.files import replacing
             from vaneb.grouped import fit_groups
+            from vaneb.grouped.saved import write_model
             from vaneb.sources import read_rows
-            from vaneb.tables import suffix_of, write_reports
+            from vaneb.tables import reports_table, rounded, suffix_of
 
             if reports_out is not None:
                 suffix_of(reports_out)
@@ -155,32 +115,22 @@ def run(
                 told=None if quiet else lambda line: complain(f"read: {line}"),
                 progress=progress,
             )
+
+            def content() -> dict[str, Any]:
+                from vaneb.report import grouped_content
+
+                title = f"{formula}, by {fit.design.client}: {name_of(data)}"
+                return grouped_content(fit, seconds=time.perf_counter() - begin, title=title)
+
             progress("writing", 1, 2)
-            table = fit.table()
-            with contextlib.ExitStack() as stack:
-                # All files are complete before any takes its name.
-                if out is not None:
-                    write_results(stack.enter_context(writing(out)), table, fit.names, suffix_of(out))
-                if prior_out is not None:
-                    fit.prior.write(stack.enter_context(replacing(prior_out)), prior_out.suffix)
-                if reports_out is not None:
-                    write_reports(reports_out, fit.reports)
-                if posterior_out is not None:
-                    from vaneb.decisions import JointPosterior
-                    from vaneb.decisions.saved import write_posterior
-
-                    joint = JointPosterior.of(fit.posterior, seed=seed)
-                    write_posterior(stack.enter_context(replacing(posterior_out)), joint)
-                if save is not None:
-                    from vaneb.grouped.saved import write_model
-
-                    write_model(stack.enter_context(replacing(save)), fit)
-                if report is not None:
-                    from vaneb.report import grouped_content, page
-
-                    title = f"{formula}, by {fit.design.client}: {name_of(data)}"
-                    content = grouped_content(fit, seconds=time.perf_counter() - begin, title=title)
-                    stack.enter_context(replacing(report)).write_text(page(content), encoding="utf-8")
+            write_together(
+                (out, table_writer(fit.table(), lambda table: rounded(table, fit.names))),
+                (prior_out, fit.prior.write),
+                (reports_out, lambda path, kind: table_writer(reports_table(fit.reports))(path, kind)),
+                (posterior_out, posterior_writer(fit.posterior, seed)),
+                (save, lambda path, _: write_model(path, fit)),
+                (report, page_writer(content)),
+            )
         if not quiet:
             for note in (*notes, *fit.notes):
                 complain(f"note: {note}")
@@ -188,15 +138,8 @@ def run(
                 _summarise(fit, time.perf_counter() - begin)
         missed = promise_missed(fit.model)
         if as_json:
-            from vaneb.commands.as_json import run_json
-
             print_json(run_json(fit, (*notes, *fit.notes), bool(missed)))
-        if missed:
-            complain(
-                f"warning: {missed}. The results are written; the average log-likelihood may be that far "
-                "below the best."
-            )
-            raise typer.Exit(ExitCode.NOT_CERTIFIED)
+        end(missed)
 
 
 def _summarise(fit: GroupedFit, seconds: float) -> None:
@@ -219,8 +162,7 @@ def _summarise(fit: GroupedFit, seconds: float) -> None:
         "average shrinkage": f"{fit.posterior.shrinkage.mean():.3f}",
         "seconds": f"{seconds:.1f}",
     }
-    for name, value in rows.items():
-        print(f"{name:<18} {value}")
+    print_rows(rows)
     if held_out is not None:
         print(f"\nheld-out {held_out.loss}")
         for name, loss in held_out.values.items():

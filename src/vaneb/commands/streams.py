@@ -1,4 +1,4 @@
-"""What commands that read and write tables share: their options, ``-`` for a stream, ``--json``."""
+"""What commands read and write: files that are checked first and appear together, ``-``, ``--json``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,66 +21,15 @@ from vaneb.files import STANDARD
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vaneb.column_choice import ColumnChoice
+    from vaneb.posterior import Posterior
 
-TABLE_IN = "CSV, .xlsx or .parquet; - for standard input."
-TABLE_OUT = "Table to write, .csv, .xlsx or .parquet; - for standard output."
-
-SepOption = Annotated[
-    str | None, typer.Option(help="What separates columns, such as ';' or tab. Recognised by default.")
-]
-DecimalOption = Annotated[
-    str | None, typer.Option(help="Decimal sign, '.' or ','. Recognised by default.", metavar="SIGN")
-]
-EncodingOption = Annotated[
-    str | None, typer.Option(help="Such as utf-8, latin-1 or utf-16. Recognised by default.", metavar="NAME")
-]
-OutOption = Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)]
-LevelOption = Annotated[float, typer.Option(help="Probability of the intervals.")]
-SeedOption = Annotated[int, typer.Option(help="Of the random numbers.", min=0)]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write everything as JSON to standard output.")]
-ClientOption = Annotated[
-    str | None, typer.Option(help="Column with the clients' names. Guessed by default.", metavar="COLUMN")
-]
-EstimateOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Column with estimates; repeat, or give a pattern such as 'b_*'.", metavar="COLUMN"),
-]
-ErrorOption = Annotated[
-    list[str] | None,
-    typer.Option("--se", help="Column with their standard errors; likewise.", metavar="COLUMN"),
-]
-VarianceOption = Annotated[
-    list[str] | None, typer.Option(help="Or column with their variances; likewise.", metavar="COLUMN")
-]
-SizeOption = Annotated[
-    str | None, typer.Option("--n", help="Column with sample sizes. n by default.", metavar="COLUMN")
-]
-
-NaOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--na", help="Text that stands for a missing value, such as NA or '.'; repeat.", metavar="TEXT"
-    ),
-]
-FactorOption = Annotated[
-    list[str] | None,
-    typer.Option("--factor", help="Column that is a factor, whatever it holds; repeat.", metavar="COLUMN"),
-]
-
-
-def column_choice(
-    client: str | None,
-    estimate: list[str] | None,
-    se: list[str] | None,
-    variance: list[str] | None,
-    n: str | None,
-) -> ColumnChoice:
-    """The columns that the options name."""
-    from vaneb.column_choice import ColumnChoice
-
-    return ColumnChoice(client, tuple(estimate or ()), tuple(se or ()), tuple(variance or ()), n)
+#: Writes one file: to this path, what a file with this suffix holds.
+Writer = Callable[[Path, str], object]
+#: Suffixes that a file must have to be found again, and why.
+SUFFIXES = {
+    "--report": ((".html", ".htm"), "must end in .html, so that a browser opens it."),
+    "--posterior-out": ((".parquet",), "must end in .parquet."),
+}
 
 
 def name_of(path: Path) -> str:
@@ -88,10 +37,23 @@ def name_of(path: Path) -> str:
     return "standard input" if str(path) == STANDARD else path.name
 
 
-def check_files(reads: Mapping[str, Path | None], writes: Mapping[str, Path | None], as_json: bool) -> None:
-    """Refuse files that cannot be written, or are the same, before any work is done."""
-    from vaneb.files import check_writable
+def check_files(
+    reads: Mapping[str, Path | None], writes: Mapping[str, Path | None], as_json: bool = False
+) -> None:
+    """Refuse files that cannot be written, or are the same, before any work is done.
 
+    ``--out`` among ``writes`` is a table; without it, results would go nowhere unless ``as_json``.
+    """
+    from vaneb.files import check_writable
+    from vaneb.tables import suffix_of
+
+    if "--out" in writes:
+        if writes["--out"] is not None:
+            suffix_of(writes["--out"])
+        elif not as_json:
+            raise typer.BadParameter(
+                "name a file, - for standard output, or give --json.", param_hint="'--out' / '-o'"
+            )
     streams = [option for option, path in writes.items() if path is not None and str(path) == STANDARD]
     streams += ["--json"] if as_json else []
     if len(streams) > 1:
@@ -103,6 +65,9 @@ def check_files(reads: Mapping[str, Path | None], writes: Mapping[str, Path | No
         if path is None or str(path) == STANDARD:
             continue
         if option in writes:
+            wanted, why = SUFFIXES.get(option, ((path.suffix.lower(),), ""))
+            if path.suffix.lower() not in wanted:
+                raise InvalidOption(f"{option} {path}: {why}")
             check_writable(path)
         real = os.path.realpath(path)
         if real in seen:
@@ -110,27 +75,28 @@ def check_files(reads: Mapping[str, Path | None], writes: Mapping[str, Path | No
         seen[real] = option
 
 
-def check_out(out: Path | None, as_json: bool) -> None:
-    """Refuse a table of a kind that is not written, and results that would go nowhere."""
-    from vaneb.tables import suffix_of
+def check_level(level: float | None) -> None:
+    if level is not None and not 0 < level < 1:
+        raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
 
-    if out is not None:
-        suffix_of(out)
-    elif not as_json:
-        raise typer.BadParameter(
-            "name a file, - for standard output, or give --json.", param_hint="'--out' / '-o'"
-        )
+
+def write_together(*wanted: tuple[Path | None, Writer]) -> None:
+    """Write the files that have a path: all are complete before any takes its name."""
+    from vaneb.files import replacing
+
+    with contextlib.ExitStack() as stack:
+        for path, write in wanted:
+            if path is None:
+                continue
+            if str(path) == STANDARD:
+                write(stack.enter_context(_to_standard_output()), ".csv")
+            else:
+                write(stack.enter_context(replacing(path)), path.suffix.lower())
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """Yield a file to write to; it becomes ``path``, or goes to standard output, if the block succeeds."""
-    from vaneb.files import replacing
-
-    if str(path) != STANDARD:
-        with replacing(path) as temporary:
-            yield temporary
-        return
+def _to_standard_output() -> Iterator[Path]:
+    """A file whose content is printed if the block succeeds."""
     with tempfile.TemporaryDirectory() as folder:
         temporary = Path(folder) / "table"
         yield temporary
@@ -139,11 +105,38 @@ def writing(path: Path) -> Iterator[Path]:
         sys.stdout.buffer.flush()
 
 
-def write_results(path: Path, results: pa.Table, names: tuple[str, ...], suffix: str) -> None:
-    """Results: to meaningful digits where people read them, as computed in Parquet."""
-    from vaneb.tables import rounded, write_content
+def table_writer(table: pa.Table, readable: Callable[[pa.Table], pa.Table] = lambda table: table) -> Writer:
+    """A table: as computed in Parquet, else as ``readable`` makes it for people."""
 
-    write_content(path, results if suffix == ".parquet" else rounded(results, names), suffix)
+    def write(path: Path, suffix: str) -> None:
+        from vaneb.tables import write_content
+
+        write_content(path, table if suffix == ".parquet" else readable(table), suffix)
+
+    return write
+
+
+def posterior_writer(posterior: Posterior, seed: int) -> Writer:
+    """The joint posterior, for `vaneb decide`."""
+
+    def write(path: Path, _: str) -> None:
+        from vaneb.decisions import JointPosterior
+        from vaneb.decisions.saved import write_posterior
+
+        write_posterior(path, JointPosterior.of(posterior, seed=seed))
+
+    return write
+
+
+def page_writer(content: Callable[[], Mapping[str, Any]]) -> Writer:
+    """A page; its content is made when it is wanted."""
+
+    def write(path: Path, _: str) -> None:
+        from vaneb.report import page
+
+        path.write_text(page(content()), encoding="utf-8")
+
+    return write
 
 
 @contextlib.contextmanager
@@ -156,9 +149,10 @@ def summary_beside(out: Path | None, as_json: bool) -> Iterator[None]:
         yield
 
 
-def check_level(level: float | None) -> None:
-    if level is not None and not 0 < level < 1:
-        raise InvalidOption(f"--level {level:g}: must lie between 0 and 1; 0.9 gives 90% intervals.")
+def print_rows(rows: Mapping[str, str]) -> None:
+    """The lines of a summary."""
+    for name, value in rows.items():
+        print(f"{name:<18} {value}")
 
 
 def print_json(content: Mapping[str, Any]) -> None:

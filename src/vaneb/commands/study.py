@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from vaneb.commands import options
 from vaneb.commands.outcome import ExitCode, complain, told_to_user
-from vaneb.commands.page import PageOption, check_page
+from vaneb.commands.progress import duration, terminal_bar
+from vaneb.commands.streams import check_files
 from vaneb.drawing import check_format
 from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
@@ -20,24 +22,8 @@ if TYPE_CHECKING:
     from vaneb.study.sweep import Progress
 
 
-class Subject(StrEnum):
-    """Values of the argument."""
-
-    QUADRATIC = "quadratic"
-    LOGISTIC = "logistic"
-    POISSON = "poisson"
-    ALL = "all"
-    THEORY = "theory"
-    DENSITY = "density"
-    PRIOR = "prior"
-
-
-class Sweep(StrEnum):
-    """Values of ``--sweep``."""
-
-    K = "K"
-    N = "n"
-    BOTH = "both"
+Subject = StrEnum("Subject", ["QUADRATIC", "LOGISTIC", "POISSON", "ALL", "THEORY", "DENSITY", "PRIOR"])
+Sweep = StrEnum("Sweep", {"K": "K", "N": "n", "BOTH": "both"})
 
 
 def study(
@@ -75,7 +61,7 @@ def study(
         bool, typer.Option("--paper", help="The paper's own six estimators, to the letter, on its curves.")
     ] = False,
     form: Annotated[str, typer.Option("--format", help="Of the figures: png, svg or pdf.")] = "png",
-    report: PageOption = None,
+    report: options.Page = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Run the simulation study.
@@ -89,7 +75,7 @@ def study(
             for name, text in (("clients", clients), ("n_min", n_min))
             if text is not None
         }
-        check_page(report)
+        check_files({}, {"--report": report})
         rates = scenario in (Subject.THEORY, Subject.DENSITY)
         if (rates or scenario == Subject.PRIOR) and estimators is not None:
             raise InvalidOption(f"--estimators does not go with {scenario.value}: leave it out")
@@ -200,35 +186,19 @@ def _rates(asked: Request, subject: Subject) -> None:
 @contextlib.contextmanager
 def _progress(quiet: bool) -> Iterator[Progress]:
     """A bar with the time left, on a terminal; elsewhere a line for every tenth of the work."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn
 
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        tenths = 0
-
-        def line(what: str, share: float, left: float) -> None:
-            nonlocal tenths
-            if not quiet and int(10 * share) > tenths:
-                tenths = int(10 * share)
-                complain(f"{10 * tenths}% done, {_duration(left)} left")
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0, note="")
+    tenths = 0
+    with terminal_bar(quiet, BarColumn(), total=1.0) as bar:
 
         def step(what: str, share: float, left: float) -> None:
-            bar.update(task, description=what, completed=share, note=f"{_duration(left)} left")
+            nonlocal tenths
+            bar.update(description=what, completed=share, note=f"{duration(left)} left")
+            if int(10 * share) > tenths and not (quiet or bar.seen):
+                tenths = int(10 * share)
+                complain(f"{10 * tenths}% done, {duration(left)} left")
 
         yield step
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -10,21 +10,8 @@ import typer
 
 from vaneb.commands.outcome import told_to_user
 
-
-class Form(StrEnum):
-    """Values of ``--format``."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-
-
-class Points(StrEnum):
-    """Values of ``--points``."""
-
-    OWN = "own"
-    CORRECTED = "corrected"
-    ADDED = "added"
+Form = StrEnum("Form", ["TEXT", "MARKDOWN", "CSV"])
+Points = StrEnum("Points", ["OWN", "CORRECTED", "ADDED"])
 
 
 def table(

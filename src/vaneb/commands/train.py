@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands.outcome import complain, told_to_user
-from vaneb.commands.page import PageOption, check_page
+from vaneb.commands import options
+from vaneb.commands.outcome import told_to_user
+from vaneb.commands.progress import duration, terminal_bar
+from vaneb.commands.streams import check_files
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def train(
     keep_networks: Annotated[
         bool, typer.Option("--keep-networks", help="Keep every client's network, for load_personal.")
     ] = False,
-    report: PageOption = None,
+    report: options.Page = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:
     """Train and personalise networks over many clients.
@@ -65,7 +67,7 @@ def train(
     """
     with told_to_user(f"interrupted: finished rounds are saved in {out}; the same command resumes."):
         _need_torch()
-        check_page(report)
+        check_files({}, {"--report": report})
         from vaneb.fl.experiment import run_experiment
 
         experiment = _experiment(config, data, method, clients, alpha, shift, seed, rounds, evaluate_every)
@@ -131,62 +133,24 @@ def _experiment(
 
 @contextlib.contextmanager
 def _live(quiet: bool) -> Iterator[OnProgress | None]:
-    """A live display on a terminal (method, round, time left, accuracy); lines of text elsewhere."""
-    if quiet:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
+    """A line for every method that has ended; on a terminal, a bar with round, time left and accuracy."""
+    from rich.progress import BarColumn, MofNCompleteColumn
 
-    console = Console(stderr=True)
-
-    def finished(progress: Progress) -> str:
-        assert progress.accuracy is not None
-        accuracy = ", ".join(f"{name} {value:.2f}%" for name, value in progress.accuracy.items())
-        lost = f", {progress.diverged} diverged client updates left out" if progress.diverged else ""
-        return f"{progress.method}: {accuracy}{lost}"
-
-    if not console.is_terminal:
+    with terminal_bar(quiet, BarColumn(20), MofNCompleteColumn()) as bar:
+        accuracy = ""
 
         def tell(progress: Progress) -> None:
+            nonlocal accuracy
             if progress.accuracy is not None:
-                complain(f"{progress.setting}: {finished(progress)}")
-
-        yield tell
-        return
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None, note="")
-        setting, accuracy = "", ""
-
-        def draw(progress: Progress) -> None:
-            nonlocal setting, accuracy
-            if progress.setting != setting:
-                setting = progress.setting
-                console.print(setting, highlight=False)
-            if progress.accuracy is not None:
-                accuracy = " / ".join(f"{value:.1f}%" for value in progress.accuracy.values())
-                console.print(f"  {finished(progress)}", highlight=False)
+                accuracy = ", ".join(f"{name} {value:.2f}%" for name, value in progress.accuracy.items())
+                lost = f", {progress.diverged} diverged client updates left out" if progress.diverged else ""
+                bar.say(f"{progress.setting}: {progress.method}: {accuracy}{lost}")
             stage = f" ({progress.stage}/{progress.stages})" if progress.stages > 1 else ""
             bar.update(
-                task,
                 description=f"{progress.method}{stage}",
                 completed=progress.round,
                 total=progress.rounds,
-                note=f"{_duration(progress.seconds_left)}  {accuracy}",
+                note=f"{duration(progress.seconds_left)} left  {accuracy}",
             )
 
-        yield draw
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02} left"
+        yield None if quiet else tell

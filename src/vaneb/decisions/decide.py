@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +131,12 @@ class Decisions:
     counted: str | None = None
 
     @cached_property
+    def _order(self) -> NDArray[np.intp]:
+        return np.argsort(self.values, axis=1)
+
+    @cached_property
     def _ranks(self) -> NDArray[np.int32]:
-        return ranks_of(self.values)
+        return ranks_of(self.values, self._order)
 
     def highest(self, share: float = 0.1, *, wrong: float = 0.1) -> Selection:
         """Clients that are among the highest ``share`` of these clients.
@@ -183,7 +187,7 @@ class Decisions:
     def grades(self, misordered: float = 0.05) -> Grades:
         """Ordered groups; of pairs in different ones, at most this share is expected in the wrong order."""
         _check(0 < misordered < 0.5, f"misordered {misordered:g}: must lie between 0 and 0.5; 0.05 is usual")
-        return grade(self.values, self._ranks.mean(axis=0), misordered)
+        return grade(self.values, self._order, self._ranks.mean(axis=0), misordered)
 
     def funnel(self, target: float | None = None) -> Funnel:
         """Own estimates beside what chance alone would do around ``target``, by default their average."""
@@ -200,7 +204,7 @@ class Decisions:
         found = np.quantile(np.ascontiguousarray(self.values.T), [(1 - level) / 2, (1 + level) / 2], axis=1)
         return found[0], found[1]
 
-    def table(
+    def answers(
         self,
         *,
         highest: float | None = None,
@@ -210,20 +214,34 @@ class Decisions:
         wrong: float = 0.05,
         misordered: float = 0.05,
         level: float = 0.9,
-    ) -> pa.Table:
-        """All answers, one row for each client."""
+    ) -> Answers:
+        """All answers at once; parameters as of the methods that give them one by one."""
+        named = {
+            side: getattr(self, side)(share, wrong=wrong)
+            for side, share in (("highest", highest), ("lowest", lowest))
+            if share is not None
+        }
+        flags = self.flags(benchmark, margin=margin, wrong=wrong)
+        ranks, grades = self.ranks(level), self.grades(misordered)
+        return Answers(level, named, flags, ranks, grades, self.funnel(benchmark))
+
+    def table(self, **asked: Any) -> pa.Table:
+        """``answers(**asked)``, one row for each client."""
         from vaneb.decisions.saved import answers_table
 
-        return answers_table(
-            self,
-            highest=highest,
-            lowest=lowest,
-            benchmark=benchmark,
-            margin=margin,
-            wrong=wrong,
-            misordered=misordered,
-            level=level,
-        )
+        return answers_table(self, self.answers(**asked))
+
+
+class Answers(NamedTuple):
+    """What ``Decisions.answers`` found."""
+
+    level: float
+    named: dict[str, Selection]
+    """``highest`` and ``lowest``, where they were asked for."""
+    flags: Flags
+    ranks: Ranks
+    grades: Grades
+    funnel: Funnel
 
 
 def _counts(posterior: Posterior) -> tuple[Array | None, str | None]:

@@ -84,14 +84,17 @@ def _best_cuts(right, wrong, t):
     return group
 
 
-def grade(values: Array, expected_rank: Array, misordered: float) -> Grades:
-    """Grades by draws (S, K), with at most ``misordered`` of the pairs told apart in the wrong order."""
+def grade(values: Array, order: NDArray[np.intp], expected_rank: Array, misordered: float) -> Grades:
+    """Grades by draws (S, K), with at most ``misordered`` of the pairs told apart in the wrong order.
+
+    order (S, K) : of the clients in each draw, ascending
+    """
     size, clients = values.shape
     line = np.argsort(expected_rank, kind="stable")
     blocks = min(clients, BLOCKS)
     block = np.empty(clients, dtype=np.int64)
     block[line] = np.arange(clients) * blocks // clients
-    wins = _wins(values, np.argsort(values, axis=1), block, blocks) / size
+    wins = _wins(values, order, block, blocks) / size
     right, wrong = _within(wins), _within(wins.T)
 
     def made(t: float) -> Grades:

@@ -19,7 +19,7 @@ from vaneb.files import replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vaneb.decisions.decide import Decisions, JointPosterior
+    from vaneb.decisions.decide import Answers, Decisions, JointPosterior
 
 FORMAT = "vaneb-posterior/1"
 REMEDY = "Give a file that --posterior-out of `vaneb personalize` or `vaneb run` wrote."
@@ -92,23 +92,12 @@ WORDS = {1: "above", -1: "below", 0: ""}
 OUTSIDE = ("", "95%", "99.8%")
 
 
-def answers_table(
-    decisions: Decisions,
-    *,
-    highest: float | None,
-    lowest: float | None,
-    benchmark: float | None,
-    margin: float,
-    wrong: float,
-    misordered: float,
-    level: float,
-) -> pa.Table:
+def answers_table(decisions: Decisions, answers: Answers) -> pa.Table:
     """One row for each client; columns as docs/decisions.md lists them."""
     import pyarrow as pa
 
-    lower, upper = decisions.interval(level)
-    ranks, grades = decisions.ranks(level), decisions.grades(misordered)
-    flags, funnel = decisions.flags(benchmark, margin=margin, wrong=wrong), decisions.funnel(benchmark)
+    lower, upper = decisions.interval(answers.level)
+    ranks, flags, funnel = answers.ranks, answers.flags, answers.funnel
     columns: dict[str, Any] = {
         "client": pa.array(decisions.ids, pa.string()),
         decisions.name: decisions.values.mean(axis=0).astype(np.float64),
@@ -117,20 +106,18 @@ def answers_table(
         "rank": ranks.expected,
         "rank_lower": ranks.lower,
         "rank_upper": ranks.upper,
-        "grade": grades.grade,
+        "grade": answers.grades.grade,
         "differs": [WORDS[int(way)] for way in flags.direction],
         "probability_above": flags.above,
         "probability_below": flags.below,
     }
-    for side, share in (("highest", highest), ("lowest", lowest)):
-        if share is not None:
-            chosen = getattr(decisions, side)(share, wrong=wrong)
-            columns[f"probability_{side}"] = chosen.probability
-            columns[side] = ["yes" if each else "" for each in chosen.chosen]
+    for side, named in answers.named.items():
+        columns[f"probability_{side}"] = named.probability
+        columns[side] = ["yes" if each else "" for each in named.chosen]
     columns["own"] = pa.array(funnel.own, from_pandas=True)
     columns["outside_funnel"] = [OUTSIDE[int(count)] for count in funnel.outside]
     if funnel.observed is not None and funnel.expected is not None and funnel.target > 0:
-        ratio, low, high = decisions.ratio(funnel.target, level)
+        ratio, low, high = decisions.ratio(funnel.target, answers.level)
         with np.errstate(divide="ignore", invalid="ignore"):
             plain = funnel.observed / funnel.expected
         columns |= {"observed": funnel.observed, "expected": funnel.expected}

@@ -71,13 +71,13 @@ def most_sure(probability: Array, wrong: float, most: int | None = None) -> tupl
     return chosen, float(errors[count - 1]) if count else 0.0
 
 
-def ranks_of(values: Array) -> NDArray[np.int32]:
-    """Ranks (S, K) of the clients in each draw (S, K); 1 is the highest.
+def ranks_of(values: Array, order: NDArray[np.intp]) -> NDArray[np.int32]:
+    """Ranks (S, K) of the clients in each draw (S, K), whose ascending ``order`` is given; 1 is the highest.
 
     Clients that are equal share the average of their ranks, rounded down.
     """
     size, clients = values.shape
-    order = np.argsort(-values, axis=1, kind="stable")
+    order = order[:, ::-1]
     ranks = np.empty((size, clients), dtype=np.int32)
     places = np.broadcast_to(np.arange(1, clients + 1, dtype=np.int32), (size, clients))
     np.put_along_axis(ranks, order, places, axis=1)

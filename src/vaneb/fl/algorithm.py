@@ -119,6 +119,7 @@ def average_into_params(key: str) -> ServerUpdate:
     """The average of what clients returned under ``key``; parameters that they do not return stay."""
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
+        """The next state: averages by clients' rows in place of the parameters."""
         return replace(state, params=state.params | average_of(outputs, key), round=state.round + 1), {}
 
     return server_update

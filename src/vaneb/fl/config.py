@@ -44,6 +44,8 @@ Share = Annotated[float, _number("a share above 0 and at most 1", lambda x: 0 < 
 Part = Annotated[float, _number("a share between 0 and 1", lambda x: 0 < x < 1)]
 Ratio = Annotated[float, _number("a number, 1 for clients of one size", lambda x: 1 <= x < float("inf"))]
 Strength = Annotated[float, _number("a number from 0 (none) to 3", lambda x: 0 <= x <= 3)]
+Momentum = Annotated[float, _number("a number of at least 0 and below 1", lambda x: 0 <= x < 1)]
+Optimiser = Annotated[str, Must("one of sgd, adam, adamw", lambda x: x in ("sgd", "adam", "adamw"))]
 Text = Annotated[str, Must("a text in quotes", lambda x: isinstance(x, str))]
 Layer = Annotated[str | None, Must("the name of a layer, in quotes", lambda x: isinstance(x, str | None))]
 Table = Annotated[
@@ -108,6 +110,8 @@ class ModelConfig(Section):
     name: Text = ""
     head: Layer = None
     options: Table = field(default_factory=dict)
+    device: Text = "auto"
+    """Where it is trained, by torch's name; "auto" is a GPU if there is one."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ class TrainingConfig(Section):
     local_epochs: Count = 2
     batch_size: Count = 10
     learning_rate: Positive = 0.1
+    optimiser: Optimiser = "sgd"
+    momentum: Momentum = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,8 @@ class FineTuningConfig(Section):
     epochs: Count = 10
     batch_size: Count = 10
     learning_rate: Positive = 0.05
+    optimiser: Optimiser = "sgd"
+    momentum: Momentum = 0.0
 
 
 @dataclass(frozen=True)

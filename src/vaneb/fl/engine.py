@@ -147,15 +147,11 @@ def _update_jobs(
 ) -> list[Job]:
     """Jobs for the clients of a round, several in one where the algorithm updates many at once."""
     size = COHORT if algorithm.cohort_update is not None else 1
-    number = checkpoint.state.round
-    jobs = []
-    for first in range(0, len(clients), size):
-        block = clients[first : first + size]
-        task = _task(
-            "update", stage, checkpoint, block, folder, [seeds.of(_UPDATE, number, k) for k in block]
-        )
-        task["new_states"] = [folder.path(folder.client_file(k, number + 1)) for k in block]
-        jobs.append((task, algorithm.broadcast(checkpoint.state, block[0])))
+    blocks = [clients[first : first + size] for first in range(0, len(clients), size)]
+    jobs = _jobs("update", stage, algorithm, checkpoint, blocks, folder, seeds, _UPDATE)
+    for task, _ in jobs:
+        names = [folder.client_file(k, checkpoint.state.round + 1) for k in task["clients"]]
+        task["new_states"] = [folder.path(name) for name in names]
     return jobs
 
 
@@ -169,29 +165,32 @@ def personalised_jobs(
     seeds: StageSeeds,
 ) -> list[Job]:
     """One job for each client, to ``do`` something with its personalised network."""
-    state = checkpoint.state
-    drawn = {k: [seeds.of(_PERSONALIZE, state.round, k)] for k in clients}
-    return [
-        (_task(do, stage, checkpoint, [k], folder, drawn[k]), algorithm.broadcast(state, k)) for k in clients
-    ]
+    return _jobs(do, stage, algorithm, checkpoint, [[k] for k in clients], folder, seeds, _PERSONALIZE)
 
 
-def _task(
+def _jobs(
     do: str,
     stage: Stage,
+    algorithm: Algorithm,
     checkpoint: Checkpoint,
-    clients: Sequence[int],
+    blocks: Sequence[Sequence[int]],
     folder: StageFolder,
-    seeds: list[list[int]],
-) -> Task:
-    files = [checkpoint.client_files.get(k) for k in clients]
-    return {
-        "do": do,
-        "algorithm": [stage.algorithm, stage.options],
-        "clients": list(clients),
-        "states": [None if file is None else folder.path(file) for file in files],
-        "seeds": seeds,
-    }
+    seeds: StageSeeds,
+    purpose: int,
+) -> list[Job]:
+    """A task and a message for each block of clients."""
+    state, files = checkpoint.state, checkpoint.client_files
+    jobs = []
+    for block in blocks:
+        task: Task = {
+            "do": do,
+            "algorithm": [stage.algorithm, stage.options],
+            "clients": list(block),
+            "states": [folder.path(files[k]) if k in files else None for k in block],
+            "seeds": [seeds.of(purpose, state.round, k) for k in block],
+        }
+        jobs.append((task, algorithm.broadcast(state, block[0])))
+    return jobs
 
 
 @dataclass(frozen=True)

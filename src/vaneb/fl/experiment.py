@@ -34,12 +34,11 @@ from vaneb.fl.data import ImageData, load_images
 from vaneb.fl.engine import Evaluation, Stage, StageSeeds, evaluate, run_stage
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData, federate
 from vaneb.fl.methods import Method, build_method, check_options, expand
-from vaneb.fl.metrics import spread
 from vaneb.fl.models import MODELS, build_network
 from vaneb.fl.network import Network, logits, read_params
 from vaneb.fl.own_data import OwnData, federate_own, read_own
 from vaneb.fl.personal import ABOUT
-from vaneb.fl.results import RESULTS, Row, append_rows, read_rows
+from vaneb.fl.results import RESULTS, Row, append_rows, read_rows, spread
 from vaneb.fl.workbench import PRIORS
 from vaneb.fl.workers import WorkerPool, one_torch_thread
 
@@ -184,7 +183,7 @@ def model_of(config: Config) -> dict[str, Any]:
     name = config.model.name or config.data.name
     if name not in MODELS and ":" not in name:
         raise InvalidOption(f"[model] name = {name!r} is not known. Use one of {', '.join(MODELS)}.")
-    return {"name": name, "head": config.model.head, "options": config.model.options, "seed": config.seed}
+    return {**vars(config.model), "name": name, "seed": config.seed}
 
 
 def buffer_bytes(params: Params) -> int:
@@ -399,7 +398,6 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
     history = (*run.before, *checkpoint.history)
     rows = []
     for (protocol, prior), accuracy in found.accuracy.items():
-        summary = spread(accuracy)
         rows.append(
             Row(
                 data=config.data.title,
@@ -416,9 +414,7 @@ def _rows(run: _StageRun, checkpoint: Checkpoint, found: Evaluation) -> list[Row
                 seed=config.seed,
                 config=method_fingerprint(config, run.method),
                 code=_code_of(config, run.method.stages),
-                mean=round(summary.mean, 4),
-                **{f"decile_{i + 1}": round(value, 3) for i, value in enumerate(summary.deciles)},
-                worst_tenth=round(summary.worst_tenth, 3),
+                **spread(accuracy),
                 diverged=checkpoint.diverged + found.not_finite,
                 seconds=round(sum(entry["seconds"] for entry in checkpoint.history), 2),
                 cpu_seconds=round(sum(entry["cpu_seconds"] for entry in history), 2),
@@ -439,7 +435,7 @@ def _write_about(run: _StageRun, folder: Path) -> None:
     about = {
         "method": run.method.name,
         "seed": run.setting.config.seed,
-        "model": model_of(run.setting.config),
+        "model": model_of(run.setting.config) | {"device": "cpu"},
         "clients": list(run.setting.names),
         "classes": list(run.setting.classes),
         "predicts_otherwise": run.algorithm.predict is not None,

@@ -127,16 +127,18 @@ class _PerSampleGradients:
     def fresh(self, rows: slice, out: Tensor | None = None) -> Tensor:
         """Gradients of a block, written to ``out`` (at least as many rows) if it is given."""
         count = rows.stop - rows.start
-        out = self._like.new_empty(count, self.size) if out is None else out
+        out = torch.empty(count, self.size, dtype=self._like.dtype) if out is None else out
         for start in range(0, count, ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, count)
             some = slice(rows.start + start, rows.start + stop)
             images, labels = self._data.images[some].contiguous(), self._data.labels[some]
             try:
-                parts = self._each(self._moving, images, labels)
+                place = self._network.device
+                parts = self._each(self._moving, images.to(place), labels.to(place))
             except RuntimeError:  # a layer that cannot be mapped over rows, as recurrent ones cannot
                 parts = self._row_by_row(images, labels)
-            torch.cat([parts[name].flatten(1) for name in self._moving], dim=1, out=out[start:stop])
+            flat = [parts[name].flatten(1).cpu() for name in self._moving]
+            torch.cat(flat, dim=1, out=out[start:stop])
         return out
 
     def _row_by_row(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ Letters: K clients, n rows (of the largest), F features with the one, C classes,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from torch.nn import functional
 from vaneb.fl.algorithm import ClientData, Params
 from vaneb.fl.label_prior import log_proportions
 from vaneb.fl.network import Network, features, head_matrix, load_params
+from vaneb.fl.training import is_plain, stepper
 
 
 def softmax_residuals(matrix: Tensor, seen: Tensor, labels: Tensor, offset: Tensor | None) -> Tensor:
@@ -44,6 +45,8 @@ def train_heads(
     batch_size: int,
     learning_rate: float,
     offsets: Tensor | None = None,
+    optimiser: str = "sgd",
+    momentum: float = 0.0,
 ) -> Tensor:
     """Gradient descent on K heads, each on its own client's rows.
 
@@ -60,9 +63,21 @@ def train_heads(
     tensor (K, C, F)
     """
     sizes = [len(rows) for rows in labels]
+    plain = is_plain(optimiser, momentum)
+    if not plain and len(sizes) > 1:
+        # One by one: an optimiser with a memory would move a client that has no batch left.
+        options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+        starts = start.expand(len(sizes), *start.shape[-2:])
+        own = [None] * len(sizes) if offsets is None else offsets[:, None]
+        alone = [
+            train_heads(one, [h], [y], [rng], offsets=o, optimiser=optimiser, momentum=momentum, **options)  # type: ignore[arg-type]
+            for one, h, y, rng, o in zip(starts, seen, labels, rngs, own, strict=True)
+        ]
+        return torch.cat(alone)
     stacked, targets = torch.cat(list(seen)), torch.cat(list(labels))
     first_row = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     heads = start.expand(len(sizes), *start.shape[-2:]).clone()
+    move = stepper([heads], learning_rate, optimiser, momentum)
     for _ in range(epochs):
         order, present = _epoch_order(sizes, first_row, rngs, batch_size)
         for rows, mask in zip(order.split(batch_size, 1), present.split(batch_size, 1), strict=True):
@@ -70,7 +85,10 @@ def train_heads(
             residuals = softmax_residuals(heads, batch, targets[rows], offsets)
             # A client with fewer batches than the largest has none left: its residuals are all masked.
             residuals *= (mask / mask.sum(1, keepdim=True).clamp(min=1))[..., None]
-            heads.baddbmm_(residuals.transpose(1, 2), batch, alpha=-learning_rate)
+            if plain:
+                heads.baddbmm_(residuals.transpose(1, 2), batch, alpha=-learning_rate)
+            else:
+                move([residuals.transpose(1, 2) @ batch])
     return heads.clone()
 
 
@@ -103,23 +121,21 @@ def fine_tune_heads(
     clients: Sequence[ClientData],
     rngs: Sequence[np.random.Generator],
     *,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
     adjusted: bool = False,
+    **options: Any,
 ) -> TunedHeads:
     """Fine-tune the head of ``params`` at every client, on what their body makes of its images.
 
     Parameters
     ----------
     adjusted : fit on logits plus the client's log-proportions (see ``label_prior``).
+    options : of ``train_heads``.
     """
     load_params(network, params)
     seen = [features(network, data.images) for data in clients]
     labels = [data.labels for data in clients]
     own = [log_proportions(data.labels, data.n_classes) if adjusted else None for data in clients]
-    options = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     offsets = torch.stack(own) if adjusted else None  # type: ignore[arg-type]
-    heads = train_heads(head_matrix(network, params), seen, labels, rngs, offsets=offsets, **options)  # type: ignore[arg-type]
+    heads = train_heads(head_matrix(network, params), seen, labels, rngs, offsets=offsets, **options)
     residuals = [softmax_residuals(*each) for each in zip(heads, seen, labels, own, strict=True)]
     return TunedHeads(heads, seen, residuals)

@@ -30,12 +30,9 @@ Recipe = Callable[[Config], tuple[Stage, ...]]
 
 
 def _training(config: Config) -> Options:
-    training = config.training
-    return {
-        "epochs": training.local_epochs,
-        "batch_size": training.batch_size,
-        "learning_rate": training.learning_rate,
-    }
+    options = dict(vars(config.training))
+    del options["rounds"], options["participation"]
+    return {"epochs": options.pop("local_epochs"), **options}
 
 
 def _federated(config: Config, algorithm: str, **options: Any) -> Stage:
@@ -76,8 +73,8 @@ def _mean_heads(rounds: int) -> Recipe:
     )
 
 
-def _vaneb_glm(groups: int) -> Recipe:
-    return lambda config: (_federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0, {"groups": groups}))
+def _vaneb_glm(config: Config) -> tuple[Stage, ...]:
+    return _federated(config, "fedavg"), Stage("vaneb_glm", 12, 1.0)
 
 
 def _often_enough(step: OptionsOf) -> OptionsOf:
@@ -97,12 +94,7 @@ def _local_only(config: Config) -> tuple[Stage, ...]:
 
 
 def _fedbabu(config: Config) -> Options:
-    tuning = config.fine_tuning
-    return {
-        "tune_epochs": tuning.epochs,
-        "tune_rate": tuning.learning_rate,
-        "tune_batch_size": tuning.batch_size,
-    }
+    return {"tuning": dict(vars(config.fine_tuning))}
 
 
 def _by_rule(name: str, label: str, recipe: Callable[[OptionsOf], Recipe]) -> dict[str, Any]:
@@ -147,8 +139,7 @@ METHODS: dict[str, tuple[str, Recipe]] = {
     **_by_rule("vaneb_head", "VANEB-Head", lambda step: _rounds("vaneb_head", _often_enough(step))),
     **_by_rule("vaneb_la", "VANEB-LA", lambda step: _after_fedavg("vaneb_la", step)),
     "vaneb_la_smooth": ("VANEB-LA (smooth)", _after_fedavg("vaneb_la", _with_own_share)),
-    "vaneb_glm": ("VANEB-GLM", _vaneb_glm(groups=1)),
-    "vaneb_glm_groups": ("VANEB-GLM (groups)", _vaneb_glm(groups=3)),
+    "vaneb_glm": ("VANEB-GLM", _vaneb_glm),
     **_by_rule("vaneb_full", "VANEB-Full", lambda step: _rounds("vaneb_full", step)),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,57 +24,50 @@ class PooledConvolution(nn.Conv2d):
         return functional.relu(functional.max_pool2d(super().forward(images), 2))
 
 
-class MnistNet(nn.Module):
-    """Two convolutions of 5 x 5 and two fully connected layers, for grey images of 28 x 28."""
+class ConvNet(nn.Module):
+    """Convolutions, each halving the side of the images, and fully connected layers; the last is the head.
 
-    def __init__(self, channels: Sequence[int] = (32, 64), hidden: int = 512, n_classes: int = 10) -> None:
-        super().__init__()
-        first, second = channels
-        self.conv1 = PooledConvolution(1, first, 5)
-        self.conv2 = PooledConvolution(first, second, 5)
-        self.fc1 = nn.Linear(second * 4 * 4, hidden)
-        self.fc2 = nn.Linear(hidden, n_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.conv2(self.conv1(images))
-        return self.fc2(functional.relu(self.fc1(x.flatten(1))))
-
-
-class CifarNet(nn.Module):
-    """Three convolution blocks of 3 x 3 and three fully connected layers, for colour images of 32 x 32."""
+    Parameters
+    ----------
+    colours, side : of the images.
+    kernel : side of the convolutions; those of 3 keep the images' border, others do not.
+    channels, hidden : of the convolutions and of the fully connected layers but the head; one or several.
+    """
 
     def __init__(
         self,
-        channels: Sequence[int] = (32, 64, 64),
-        hidden: Sequence[int] = (256, 128),
+        colours: int,
+        side: int,
+        kernel: int,
+        *,
+        channels: int | Sequence[int],
+        hidden: int | Sequence[int],
         n_classes: int = 10,
     ) -> None:
         super().__init__()
-        first, second, third = channels
-        self.conv1 = PooledConvolution(3, first, 3, padding=1)
-        self.conv2 = PooledConvolution(first, second, 3, padding=1)
-        self.conv3 = PooledConvolution(second, third, 3, padding=1)
-        self.fc1 = nn.Linear(third * 4 * 4, hidden[0])
-        self.fc2 = nn.Linear(hidden[0], hidden[1])
-        self.fc3 = nn.Linear(hidden[1], n_classes)
+        widths, padding, before = _several(channels), int(kernel == 3), colours
+        for i, width in enumerate(widths, start=1):
+            self.add_module(f"conv{i}", PooledConvolution(before, width, kernel, padding=padding))
+            before, side = width, (side + 2 * padding - kernel + 1) // 2
+        before *= side * side
+        for i, width in enumerate((*_several(hidden), n_classes), start=1):
+            self.add_module(f"fc{i}", nn.Linear(before, width))
+            before = width
+        self.depth = len(widths)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.conv3(self.conv2(self.conv1(images)))
-        x = functional.relu(self.fc1(x.flatten(1)))
-        return self.fc3(functional.relu(self.fc2(x)))
+        *layers, head = self.children()
+        x = images
+        for layer in layers[: self.depth]:
+            x = layer(x)
+        x = x.flatten(1)
+        for layer in layers[self.depth :]:
+            x = functional.relu(layer(x))
+        return head(x)
 
 
-class DigitsNet(nn.Module):
-    """One convolution of 3 x 3 and two fully connected layers, for grey images of 8 x 8."""
-
-    def __init__(self, channels: int = 16, hidden: int = 32, n_classes: int = 10) -> None:
-        super().__init__()
-        self.conv1 = PooledConvolution(1, channels, 3, padding=1)
-        self.fc1 = nn.Linear(channels * 4 * 4, hidden)
-        self.fc2 = nn.Linear(hidden, n_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.fc2(functional.relu(self.fc1(self.conv1(images).flatten(1))))
+def _several(widths: int | Sequence[int]) -> Sequence[int]:
+    return [widths] if isinstance(widths, int) else widths
 
 
 @dataclass(frozen=True)
@@ -85,19 +79,22 @@ class Model:
 
 
 MODELS: dict[str, Model] = {
-    "mnist": Model(MnistNet, "fc2"),
-    "cifar10": Model(CifarNet, "fc3"),
-    "digits": Model(DigitsNet, "fc2"),
+    "mnist": Model(partial(ConvNet, 1, 28, 5, channels=(32, 64), hidden=512), "fc2"),
+    "cifar10": Model(partial(ConvNet, 3, 32, 3, channels=(32, 64, 64), hidden=(256, 128)), "fc3"),
+    "digits": Model(partial(ConvNet, 1, 8, 3, channels=16, hidden=32), "fc2"),
 }
 
 
-def build_network(name: str, head: str | None, options: dict[str, Any], seed: int = 0) -> Network:
+def build_network(
+    name: str, head: str | None, options: dict[str, Any], seed: int = 0, device: str = "cpu"
+) -> Network:
     """The network called ``name`` with initial parameters drawn by ``seed``.
 
     Parameters
     ----------
     name : an entry of ``MODELS`` or ``"module:constructor"`` of one's own.
     head : dotted name of the head; may be None for an entry of ``MODELS``.
+    device : "auto", or a name of torch's.
     """
     found = look_up(name, MODELS, "model")
     model = found if isinstance(found, Model) else Model(found, head or "")
@@ -109,4 +106,4 @@ def build_network(name: str, head: str | None, options: dict[str, Any], seed: in
             module = model.constructor(**options)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InvalidOption(f"model {name!r}: {error}. Check its options.") from None
-    return network_from(module, head or model.head)
+    return network_from(module, head or model.head, device)

@@ -39,9 +39,22 @@ class Network:
     head_names: tuple[str, ...]
     trainable_names: tuple[str, ...]
     cache: FeatureCache = field(default_factory=FeatureCache, compare=False, repr=False)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where the module is.  What goes in and comes out of the functions of this package is in main memory."""
 
 
-def network_from(module: nn.Module, head: str) -> Network:
+def device_called(name: str) -> torch.device:
+    """A device by torch's name; "auto" is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0][:80]
+        raise InvalidOption(f"device = {name!r}: cannot be used ({reason}). Use 'auto' or 'cpu'.") from None
+
+
+def network_from(module: nn.Module, head: str, device: str = "cpu") -> Network:
     """Prepare ``module`` for training with the head called ``head`` (a dotted name)."""
     layers = dict(module.named_modules())
     layer = layers.get(head)
@@ -51,7 +64,8 @@ def network_from(module: nn.Module, head: str) -> Network:
             f"model head {head!r}: {'no such layer' if layer is None else 'not a linear layer'}. "
             f"The linear layers of this model are {', '.join(linear) or 'none'}."
         )
-    module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    place = device_called(device)
+    module = module.to(device=place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     parameters = dict(module.named_parameters())
     buffers = {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point()}
     tensors: dict[str, Tensor] = {**parameters, **buffers}
@@ -63,6 +77,7 @@ def network_from(module: nn.Module, head: str) -> Network:
         body_names=tuple(name for name in tensors if name not in head_names),
         head_names=head_names,
         trainable_names=tuple(name for name, value in parameters.items() if value.requires_grad),
+        device=place,
     )
 
 
@@ -77,7 +92,8 @@ def read_params(network: Network, names: Iterable[str] | None = None) -> Params:
     """Copies of the module's parameters, all or those named."""
     chosen = network.tensors if names is None else names
     return {
-        name: network.tensors[name].detach().clone(memory_format=torch.contiguous_format) for name in chosen
+        name: network.tensors[name].detach().clone(memory_format=torch.contiguous_format).cpu()
+        for name in chosen
     }
 
 
@@ -108,7 +124,7 @@ def with_head(network: Network, params: Params, matrix: Tensor | None) -> Params
 def logits(network: Network, images: Tensor) -> Tensor:
     """Output of the module in evaluation mode, shape (n, classes)."""
     network.module.eval()
-    return torch.cat([network.module(part) for part in images.split(FORWARD_BATCH)])
+    return torch.cat([network.module(part.to(network.device)).cpu() for part in images.split(FORWARD_BATCH)])
 
 
 @torch.no_grad()
@@ -126,7 +142,7 @@ def reestimate_statistics(network: Network, images: Tensor) -> Params:
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     for part in parts if layers and len(images) > 1 else []:
-        network.module(part)
+        network.module(part.to(network.device))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
     return read_params(
@@ -139,7 +155,7 @@ def _features(network: Network, images: Tensor) -> Tensor:
     caught: list[Tensor] = []
 
     def catch(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        caught.append(inputs[0])
+        caught.append(inputs[0].cpu())
 
     hook = network.head.register_forward_pre_hook(catch)
     try:

@@ -14,6 +14,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from vaneb.fl.errors import MissingData
 
 RESULTS = "results.csv"
@@ -67,6 +70,17 @@ class Row:
     """Sent to clients and back in all stages."""
     peak_megabytes: float = 0.0
     """The most that one process held."""
+
+
+def spread(accuracies: NDArray[np.float64]) -> dict[str, float]:
+    """Columns of a row from accuracies (K,), shares of one: mean, deciles, mean of the worst tenth."""
+    ordered = np.sort(100 * np.asarray(accuracies, dtype=np.float64))
+    deciles = np.quantile(ordered, np.arange(1, 10) / 10)
+    return {
+        "mean": round(float(ordered.mean()), 4),
+        **{f"decile_{i + 1}": round(float(value), 3) for i, value in enumerate(deciles)},
+        "worst_tenth": round(float(ordered[: max(1, len(ordered) // 10)].mean()), 3),
+    }
 
 
 COLUMNS = [item.name for item in fields(Row)]

@@ -13,6 +13,12 @@ from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import ClientData, Params
 from vaneb.fl.network import Network
 
+#: By name; each client begins anew in every round.  "sgd" takes a momentum, the others are as torch has them.
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 Adjust = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 """Changes gradients (second argument) in place, given the parameters (first)."""
 
@@ -34,8 +40,10 @@ def gradients(
     network: Network, images: Tensor, labels: Tensor, moving: Sequence[Tensor], offset: Tensor | None = None
 ) -> tuple[Tensor, ...]:
     """Gradient of a batch's mean cross-entropy in the tensors ``moving``; ``offset`` joins the logits."""
-    scores = network.module(images)
-    loss = functional.cross_entropy(scores if offset is None else scores + offset, labels)
+    scores = network.module(images.to(network.device))
+    if offset is not None:
+        scores = scores + offset.to(scores.device)
+    loss = functional.cross_entropy(scores, labels.to(scores.device))
     return torch.autograd.grad(loss, moving)
 
 
@@ -43,6 +51,44 @@ def gradients(
 def step(moving: Sequence[Tensor], direction: Sequence[Tensor], rate: float) -> None:
     """theta <- theta - rate * direction."""
     torch._foreach_add_(list(moving), list(direction), alpha=-rate)
+
+
+def is_plain(optimiser: str, momentum: float) -> bool:
+    """Whether steps are those of gradient descent, which needs no state; refuses what is not known."""
+    if optimiser not in OPTIMISERS:
+        raise InvalidOption(f"optimiser = {optimiser!r}: use one of {', '.join(OPTIMISERS)}.")
+    if not 0 <= momentum < 1 or (momentum and optimiser != "sgd"):
+        raise InvalidOption(
+            f"momentum = {momentum}: must be from 0 up to, not including, 1, and goes with sgd."
+        )
+    return optimiser == "sgd" and momentum == 0
+
+
+def only_plain(method: str, optimiser: str = "sgd", momentum: float = 0.0) -> None:
+    """For methods whose own rule is made for steps of gradient descent."""
+    if not is_plain(optimiser, momentum):
+        raise InvalidOption(
+            f"{method}: its rule is made of plain gradient steps. Set optimiser = 'sgd', momentum = 0 and a "
+            f"learning_rate that fits in [options.{method}]."
+        )
+
+
+def stepper(
+    moving: Sequence[Tensor], learning_rate: float, optimiser: str = "sgd", momentum: float = 0.0
+) -> Callable[[Sequence[Tensor]], None]:
+    """A function that moves ``moving`` in place, given their gradients."""
+    if is_plain(optimiser, momentum):
+        return lambda direction: step(moving, direction, learning_rate)
+    more = {"momentum": momentum} if momentum else {}
+    rule = OPTIMISERS[optimiser](list(moving), lr=learning_rate, **more)
+
+    def move(direction: Sequence[Tensor]) -> None:
+        for value, gradient in zip(moving, direction, strict=True):
+            value.grad = gradient
+        rule.step()
+        rule.zero_grad()
+
+    return move
 
 
 def sgd_epochs(
@@ -56,6 +102,8 @@ def sgd_epochs(
     names: Sequence[str] | None = None,
     adjust: Adjust | None = None,
     offset: Tensor | None = None,
+    optimiser: str = "sgd",
+    momentum: float = 0.0,
 ) -> None:
     """Train the network in place on one client's data.
 
@@ -66,6 +114,7 @@ def sgd_epochs(
     offset : (classes,), added to the logits while training (see ``label_prior``).
     """
     moving = [network.tensors[name] for name in network.trainable_names if names is None or name in names]
+    move = stepper(moving, learning_rate, optimiser, momentum)
     network.module.train()
     for _ in range(epochs):
         for images, labels in batches(data, batch_size, rng):
@@ -73,7 +122,7 @@ def sgd_epochs(
             if adjust is not None:
                 with torch.no_grad():
                     adjust(moving, direction)
-            step(moving, direction, learning_rate)
+            move(direction)
 
 
 def pull_to(anchor: Sequence[Tensor], strength: float) -> Adjust:
@@ -87,7 +136,7 @@ def pull_to(anchor: Sequence[Tensor], strength: float) -> Adjust:
 
 def pull_towards(network: Network, params: Params, strength: float) -> Adjust:
     """``pull_to`` given parameters, when all trainable ones move."""
-    return pull_to([params[name] for name in network.trainable_names], strength)
+    return pull_to([params[name].to(network.device) for name in network.trainable_names], strength)
 
 
 def check_strength(strength: float) -> None:

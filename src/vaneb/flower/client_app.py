@@ -132,7 +132,7 @@ class Place:
         halves = settings.mode == "reports" and settings.form == SUMS
         first = own_halves(model, self.policy) if halves else np.ones(len(rows.design), dtype=bool)
         # Under noise no sum of a column leaves.
-        design = rows.design[:, :0] if settings.epsilon else rows.design
+        design = np.hstack([rows.design, model.response])[:, : 0 if settings.epsilon else None]
         named = [int.from_bytes(hashlib.sha256(str(one).encode()).digest()[:8]) for one in rows.ids]
         clients = np.array(named, np.uint64)[rows.client_of_row]
         return Released(marks[np.isin(whole.kept, model.kept)], clients, design, first)

@@ -57,6 +57,29 @@ class LocalModel:
         """Rows of the rarest level of each factor, of those that are there."""
         return {c: int(np.unique(own, return_counts=True)[1].min()) for c, own in self.levels.items()}
 
+    @property
+    def response(self) -> NDArray[np.float64]:
+        """Numbers of the response that are in sums, (N, 1); (N, 0) for classes and times."""
+        rows = self.rows
+        if self.classes or rows.response.ndim > 1:
+            return np.zeros((len(rows.design), 0))
+        return (rows.response - (rows.offset if self.family.name == "gaussian" else 0.0))[:, None]
+
+    def weighted(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Columns, and residuals of numbers, times the roots of the rows' weights at ``theta`` (K, d)."""
+        rows, family = self.rows, self.family
+        index = family.index(theta[rows.client_of_row], rows.design, rows.offset)
+        if not family.by_row:
+            hazard = np.exp(index - index.max())
+            return rows.design * np.sqrt(rows.weight * hazard)[:, None]
+        _, slope, curvature = family.derivatives(index, rows.response)
+        root = np.sqrt(rows.weight * np.abs(np.trace(curvature, axis1=1, axis2=2)))
+        columns = rows.design * root[:, None]
+        if not self.response.size:
+            return columns
+        residual = rows.weight * slope[:, 0] / np.where(root > 0, root, np.inf)
+        return np.column_stack([columns, residual])
+
     def some(self, mask: NDArray[np.bool_]) -> LocalModel:
         """Some of the rows."""
         levels = {column: own[mask] for column, own in self.levels.items()}

@@ -216,6 +216,7 @@ class _Protocol(H11Protocol):
         super().connection_made(transport)
         shown = transport.get_extra_info("ssl_object")
         self.peer = (shown.getpeercert(binary_form=True) if shown is not None else None) or b""
+        transport.get_extra_info("socket")._sock.has_shown()  # asyncio wraps ours
         # ``app_state`` is copied into the scope of every request of this connection.
         self.app_state = {**self.app_state, "peer": self.peer}
         self.open[self.peer] += 1
@@ -228,37 +229,52 @@ class _Protocol(H11Protocol):
 
 
 class _Listener(socket.socket):
-    """Hangs up on an address that has too many connections: a stranger's cost a file each, too."""
+    """Hangs up on an address that has too many connections: a stranger's cost a file each, too.
+
+    If all addresses together have too many, whoever has been silent longest makes room.
+    """
 
     def __init__(self, host: str, port: int) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         super().__init__(family, socket.SOCK_STREAM)
         self.open: Counter[str] = Counter()
+        self.silent: dict[_Accepted, None] = {}
         self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.bind(address)
 
     def accept(self) -> tuple[socket.socket, Any]:
         number, address = self._accept()  # type: ignore[attr-defined]
-        line = _Accepted(self.open, address[0], self.family, self.type, self.proto, number)
-        if self.open[address[0]] > MOST_OF_ADDRESS or self.open.total() > MOST_SOCKETS:
+        line = _Accepted(self, address[0], self.family, self.type, self.proto, number)
+        full = self.open.total() > MOST_SOCKETS
+        if self.open[address[0]] > MOST_OF_ADDRESS or (full and not self.silent):
             line.close()
             raise ConnectionAbortedError
+        if full:
+            oldest = next(iter(self.silent))
+            del self.silent[oldest]
+            with contextlib.suppress(OSError):  # it may have gone by itself
+                oldest.shutdown(socket.SHUT_RDWR)
+        self.silent[line] = None
         line.setblocking(False)
         return line, address
 
 
 class _Accepted(socket.socket):
-    """A connection that is counted until it is closed."""
+    """A connection that is counted until it is closed, and silent until a certificate is shown on it."""
 
-    def __init__(self, counts: Counter[str], address: str, *about: int) -> None:
+    def __init__(self, listener: _Listener, address: str, *about: int) -> None:
         super().__init__(*about)
-        self._counts, self._address = counts, address
-        counts[address] += 1
+        self._listener, self._address = listener, address
+        listener.open[address] += 1
+
+    def has_shown(self) -> None:
+        self._listener.silent.pop(self, None)
 
     def close(self) -> None:
         if self.fileno() >= 0:
-            self._counts[self._address] -= 1
-            self._counts += Counter()  # forgets whoever has none
+            self._listener.open[self._address] -= 1
+            self._listener.open += Counter()  # forgets whoever has none
+        self.has_shown()
         super().close()
 
 

@@ -155,9 +155,14 @@ class Study:
                 f"epsilon 0: {len(private)} private releases have left this site, and an exact answer would "
                 "undo them."
             )
-        others = {path.parent.name for path in (self.folder / STUDIES).glob(f"*/{ROWS}")} - {self.name}
-        if len(others) >= self.policy.studies:
+        others = {path for path in (self.folder / STUDIES).glob("*") if path.name != self.name}
+        answered = {path for path in others if (path / STUDY).exists()}
+        if len(answered) >= self.policy.studies:
             raise PolicyRefused(f"studies: this site answers {self.policy.studies}, and has.")
+        if len(others - answered) >= self.policy.refusals:
+            raise PolicyRefused(
+                f"refusals: this site has refused {self.policy.refusals} studies, and looks at no other."
+            )
         private_folder(self.own)
 
     def count(self, atoms: int = 0) -> None:

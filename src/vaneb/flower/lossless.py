@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import chi2
@@ -12,12 +12,10 @@ from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.exchange import Line
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import SiteSums, stacked
+from vaneb.flower.sums import SiteSums, beyond_belief, stacked
 from vaneb.grouped.from_sums import ClientSums, find_structure_of_sums, fit_population_of_sums
-from vaneb.grouped.mixed_model import basis_of
-from vaneb.grouped.population import model_basis
+from vaneb.grouped.population import Structure
 from vaneb.likelihood.loss_sums import Columns
-from vaneb.likelihood.recoded import Recoded
 from vaneb.local import families
 from vaneb.local.families import Family
 from vaneb.local.family import family_class
@@ -27,8 +25,9 @@ from vaneb.population.options import QUICK
 #: chance; with fewer sites nobody knows whose is the usual one.  All are left as they are where such sites
 #: change everybody's variance by less than a factor.
 ANOTHER_ORDER, RARE, FEWEST_SITES, MATERIAL = 10.0, 1e-6, 3, 2.0
-#: A first population, from clients that know nothing of each other, is too narrow.
-WIDER = 2.0
+#: A first population, from clients that know nothing of each other, is too narrow.  What is the same for all
+#: in it may differ by so much where a covariate differs by its standard deviation.
+WIDER, LITTLE = 2.0, 0.1
 
 
 class SumsFit(NamedTuple):
@@ -56,26 +55,32 @@ def fit_sums(
     """
     odd = dict[int, SiteSums]()
     if settings.family == "gaussian" and not settings.dispersion > 0:
+        sites = {node: site.with_own_squares() for node, site in sites.items()}
         odd = with_usual_noise(sites)
         sites = {**sites, **odd}
     everyone = stacked(list(sites.values()))
     columns = Columns.pooled(everyone.whole.n, everyone.mean, everyone.scale)
     family, known = _family(settings, everyone, columns)
+
+    def fit(everyone: SiteSums, model: VANEB) -> Structure:
+        sums = client_sums(everyone, columns)
+        found = find_structure_of_sums(sums, family, known=known, asked=model.kind == "discrete")
+        fit_population_of_sums(sums, found, names, model)
+        return found
+
     expanded = dict[int, SiteSums]()
     if settings.family != "gaussian" and settings.exchanges > 1:
-        basis = model_basis(basis_of(columns)[0], everyone.dimension)
         first = VANEB("gaussian", seed=settings.seed, options=QUICK)
-        first.fit(Recoded(everyone.whole.likelihood(family), basis))
-        start = first.prior_.mapped(basis)
-        question: dict[str, Any] = {"mean": start.mean, "covariance": WIDER * start.covariance}
-        question |= {"dispersion": family.dispersion}
-        for answer in line.ask("expand", {node: question for node in here}):
+        basis = LITTLE * fit(everyone, first).basis
+        covariance = WIDER * first.prior_.covariance + basis @ basis.T
+        question = {"mean": first.prior_.mean, "covariance": covariance, "dispersion": family.dispersion}
+        for answer in line.ask("expand", dict.fromkeys(here, question)):
             if answer.content is not None and (again := _again(answer.content, sites[answer.node])):
                 expanded[answer.node] = again
+        for node in beyond_belief({**sites, **expanded}):
+            expanded.pop(node, None)
         everyone = stacked([expanded.get(node, site) for node, site in sites.items()])
-    sums = client_sums(everyone, columns)
-    structure = find_structure_of_sums(sums, family, known=known, asked=model.kind == "discrete")
-    fit_population_of_sums(sums, structure, names, model)
+    structure = fit(everyone, model)
     reached = np.abs(structure.basis[:, structure.varying]).max(axis=1, initial=0.0) > 0
     differs = tuple(name for name, flag in zip(names, reached, strict=True) if flag)
     notes = tuple(

@@ -19,6 +19,7 @@ from vaneb.flower.lossless import fit_sums
 from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import SUMS, Settings
+from vaneb.flower.sums import SiteSums, beyond_belief
 from vaneb.reports import ClientReport, Reports
 
 #: Fewer reports than this are no population.
@@ -39,6 +40,10 @@ def _accepted(line: Line, settings: Settings, archive: Archive, roll: Roll) -> d
     """Reports that can be fitted together, by node; the others are refused by name."""
     claims = _collect(line, settings, archive, roll)
     accepted, refused = consistent(claims, _parameters(settings), _earlier(archive, roll))
+    sums = {node: claim.report for node, claim in accepted.items() if isinstance(claim.report, SiteSums)}
+    for node in beyond_belief(sums) if sums else ():
+        del accepted[node]
+        refused[node] = "report: its coefficients are a hundred million times those of the others."
     for node, reason in refused.items():
         roll.refuse(node, reason)
         archive.forget_report(node)

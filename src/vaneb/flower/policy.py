@@ -46,13 +46,14 @@ class Policy:
     rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of
         the model sets apart from all others.
     rows_per_coefficient : fewest rows for each coefficient, of one model and of all that are answered.
-    largest_leverage : largest leverage of a row, in one model and in all that are answered; at 1 its
-        response could be read off.
+    largest_leverage : largest leverage of a row among columns and response, in one model and in all that
+        are answered; at 1 its numbers could be read off.
     farthest : how far from its own estimate, in standard errors, a client's loss is expanded; far away it
         is that of a few rows.
     digits : significant digits of the numbers that leave; 0 is all of them.
     changed_rows : fewest rows by which two releases differ, unless they rest on the same rows.
     studies : most studies that are answered; many models of the same rows tell of single ones.
+    refusals : most studies that are looked at and refused; that one is refused tells of the rows, too.
     exchanges : most questions that are answered in one study.
     atoms : most atoms that are answered for in one study.
     epsilon : largest epsilon of a release, and no exact answer at all; 0 lets exact answers leave.
@@ -76,6 +77,7 @@ class Policy:
     digits: int = 0
     changed_rows: int = 5
     studies: int = 20
+    refusals: int = 20
     exchanges: int = 300
     atoms: int = 50_000
     epsilon: float = 0.0
@@ -178,11 +180,24 @@ class Policy:
                 raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
         if response.ndim == 2 and not (events := int(response[:, -1].sum())) >= few:
             raise PolicyRefused(f"response: {events} events; this site wants {few}.")
-        if (leverage := largest_leverage(design)) > self.largest_leverage:
+        leverage = max(largest_leverage(np.hstack([design, model.response])), self.weight_of_one(model))
+        if leverage > self.largest_leverage:
             raise PolicyRefused(
-                f"formula: a row has a leverage of {leverage:.2f}, so that its response shows in the fit; "
+                f"formula: a row has a leverage of {leverage:.2f}, so that its numbers show in the fit; "
                 f"this site accepts {self.largest_leverage:g}."
             )
+
+    def weight_of_one(self, model: LocalModel, theta: np.ndarray | None = None) -> float:
+        """Largest leverage of a row with the weight that it has at ``theta``, by default at the own fit.
+
+        An offset, a number of trials, or a place far away makes one row all of a weighted sum.
+        """
+        from vaneb.local.fit import fit_clients
+
+        if model.family.name == "gaussian" and (model.rows.weight == model.rows.weight[0]).all():
+            return 0.0
+        at = fit_clients(model.rows, model.family).theta if theta is None else theta
+        return largest_leverage(model.weighted(at))
 
     def check_together(self, releases: Sequence[Released]) -> None:
         """Refuse the first of these releases if rows could be read from all of them."""
@@ -231,15 +246,19 @@ class Policy:
 
 def largest_leverage(design: np.ndarray) -> float:
     """max_i x_i' (X'X)^+ x_i."""
-    # On a scale on which rounding does not decide what is zero.
-    size = np.sqrt((design**2).sum(axis=0))
-    left, values, _ = np.linalg.svd(design / np.where(size > 0, size, 1.0), full_matrices=False)
-    kept = values > values.max(initial=0.0) * 1e-10
+    # On a scale on which rounding does not decide what is zero; squares of a column may run over, or vanish.
+    for size in (lambda x: np.abs(x).max(axis=0, initial=0.0), lambda x: np.sqrt((x**2).sum(axis=0))):
+        scale = size(design)
+        design = design / np.where(scale > 0, scale, 1.0)
+    left, values, _ = np.linalg.svd(design, full_matrices=False)
+    # What parts two columns counts down to what their sums cannot show.
+    kept = values > values.max(initial=0.0) * max(design.shape) * np.finfo(float).eps
     return float((left[:, kept] ** 2).sum(axis=1).max(initial=0.0))
 
 
 class Released(NamedTuple):
-    """Rows behind a release: their marks, whose they are, their coded columns, and which are a first half."""
+    """Rows behind a release: their marks, whose they are, their coded columns and response, and which are a
+    first half."""
 
     marks: np.ndarray
     clients: np.ndarray
@@ -248,7 +267,7 @@ class Released(NamedTuple):
 
     @property
     def columns(self) -> np.ndarray:
-        """Those whose sums with the response leave, apart for each half."""
+        """Those whose sums leave, apart for each half."""
         first = self.first[:, None]
         return np.hstack([self.design * first, self.design * ~first]) if not first.all() else self.design
 

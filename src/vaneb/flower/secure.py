@@ -37,8 +37,7 @@ from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
-from vaneb.flower.start import box_of, cover
-from vaneb.flower.totals import first_population, next_population, own_total, settled
+from vaneb.flower.totals import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.wire import check_array
 from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.prior import Prior
@@ -398,9 +397,9 @@ def crowded(atoms: Array, weights: Array, clients: int) -> tuple[Array, Array, A
         k = int(np.argmin(shares))
         middle, share = middles.pop(k), shares.pop(k)
         near = int(np.argmin([((other - middle) ** 2).sum() for other in middles]))
-        total = share + shares[near]
-        middles[near] = (share * middle + shares[near] * middles[near]) / total
-        shares[near] = total
+        shares[near] += share
+        if share > 0:  # one that serves nobody leaves no trace
+            middles[near] += share / shares[near] * (middle - middles[near])
     found, weight = np.array(middles), np.array(shares)
     spread = _covariance(atoms, weights) - _covariance(found, weight)
     return found, weight / weight.sum(), spread if len(found) < len(atoms) else None

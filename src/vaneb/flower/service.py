@@ -117,6 +117,7 @@ Next
   4. Make the user, give it this folder, let it read the data, start the service:
        useradd --system --shell /usr/sbin/nologin {user}
        chown -R {user} {place}
+       setfacl -m u:{user}:rX {data.resolve()}
        cp {unit} /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now {unit}
   5. Look at it, and at what has left:
        vaneb federate status {own}

@@ -13,7 +13,7 @@ first idea of the population, it is asked once more under that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -31,14 +31,17 @@ from vaneb.grouped.population import model_basis
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.loss_sums import Columns, LossSums
-from vaneb.likelihood.matching import matched
+from vaneb.likelihood.matching import Matched, matched
 from vaneb.likelihood.seam import Array
+from vaneb.local.families import Family
 from vaneb.local.fit import LocalFits, fit_clients, squared_residuals
 from vaneb.semidefinite import unit_diagonal
 
 #: Nobody has more coefficients than this, and no site more clients: what a site says must not set how long
 #: the server works, nor make it most of the population.
 MOST_COEFFICIENTS, MOST_CLIENTS = 1000, 1000
+#: Of how many times the others' size a client's coefficients are not believed, and from how many clients on.
+BEYOND, FEWEST_TO_COMPARE = 1e8, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,11 @@ class SiteSums:
     @property
     def whole(self) -> LossSums:
         return self.parts[2] if len(self.parts) > 2 else self.parts[0].plus(self.parts[1])
+
+    def with_own_squares(self) -> Self:
+        """Least squares, with the squared residuals that the sums have, whatever else is said of them."""
+        least = 2 * self.whole.at(self.whole.minima())
+        return replace(self, squares=np.where(self.freedom > 0, np.maximum(least, 0.0), 0.0))
 
     def weighed(self, weight: float) -> Self:
         """The same with rows of another weight."""
@@ -122,11 +130,15 @@ class SiteSums:
         for name in ("scale", "squares", "freedom"):
             if not (found[name] >= 0).all():
                 raise InvalidReport(f"{name}: expected numbers that are not negative.")
+        if not (found["freedom"] <= n.sum(axis=1)).all():
+            raise InvalidReport("freedom: is more than there are rows.")
         if d % p:
             raise InvalidReport(f"mean: {p} columns for {d} coefficients.")
         lower = np.tril_indices(d)
         hessian = np.zeros((w, parts, d, d))
         hessian[:, :, lower[0], lower[1]] = hessian[:, :, lower[1], lower[0]] = found["hessian"]
+        if found["gradient"][np.diagonal(hessian, axis1=2, axis2=3) == 0].any():
+            raise InvalidReport("gradient: expected zero where the hessian is.")
         unit = unit_diagonal(hessian.reshape(-1, d, d))[0]
         if np.diagonal(hessian, axis1=2, axis2=3).min() < 0 or np.linalg.eigvalsh(unit)[:, 0].min() < -1e-6:
             raise InvalidReport("hessian: expected positive semidefinite matrices.")
@@ -169,6 +181,24 @@ def stacked(sites: Sequence[SiteSums]) -> SiteSums:
     )
 
 
+def beyond_belief(sites: Mapping[int, SiteSums]) -> set[int]:
+    """Sites of a client that is 1e8 times as far from the others as they are from each other and zero.
+
+    Its squares would be all that double precision holds of the others.
+    """
+    middles = {node: site.whole.minima() for node, site in sites.items()}
+    everyone = np.concatenate(list(middles.values()))
+    if len(everyone) < FEWEST_TO_COMPARE:
+        return set()
+    centre = np.median(everyone, axis=0)
+    size = np.median(np.abs(everyone - centre), axis=0) + np.median(np.abs(everyone), axis=0)
+    return {
+        node
+        for node, middle in middles.items()
+        if not (np.abs(middle - centre) <= BEYOND * np.where(size > 0, size, np.inf)).all()
+    }
+
+
 # ---------------------------------------------------------------- at the site
 
 
@@ -203,13 +233,8 @@ def site_sums(
     fits = fit_clients(rows, family)
     points, found = fits.theta, None
     if family.name != "gaussian":
-        if population is None:
-            basis = model_basis(centred_basis(rows.design)[0], len(model.names))
-            centres, spread = fits.theta, basis @ basis.T
-        else:
-            family = family.with_dispersion(population.dispersion)
-            centres, spread = _centres(model, fits, population), population.covariance
-        found = matched(exact_likelihood(rows, family, fits), centres, spread)
+        family = family.with_dispersion(population.dispersion) if population is not None else family
+        found = _matched(model, fits, population, policy)
         points = found.middle
     first = own_halves(model, policy)
     parts = tuple(_sums_of(model, mask, points) for mask in (first, ~first))
@@ -249,18 +274,55 @@ class Population(NamedTuple):
         return cls(mean, covariance, dispersion_of(question) or 1.0, farthest)
 
 
-def _centres(model: LocalModel, fits: LocalFits, population: Population) -> Array:
-    """The population's centre, for each client moved so that it stays near its own estimate.
+def _distances(fits: LocalFits, away: Array, dispersion: float) -> Array:
+    """From the clients' own estimates, in standard errors, root mean square over coefficients."""
+    squares = np.einsum("ki,kij,kj->k", away, fits.hessian, away) / (dispersion * away.shape[1])
+    return np.sqrt(np.maximum(squares, 1e-300))
 
-    No farther than ``farthest`` standard errors, root mean square over coefficients: a server that could ask
-    about any place would find places where a few rows are all of a client's loss.
+
+def _matched(
+    model: LocalModel, fits: LocalFits, population: Population | None, policy: Policy | None
+) -> Matched:
+    """What stands for the clients' losses under a population, moved near to each client's own estimate.
+
+    About the estimate itself without a population, and where that is still too far.
     """
+
+    def under(family: Family, centres: Array, spread: Array) -> Matched:
+        return matched(exact_likelihood(model.rows, family, fits), centres, spread)
+
+    basis = model_basis(centred_basis(model.rows.design)[0], len(model.names))
+    if population is None:
+        return under(model.family, fits.theta, basis @ basis.T)
     family = model.family.with_dispersion(population.dispersion)
     modes = modes_under(exact_likelihood(model.rows, family, fits), population.mean, population.covariance)
     away = modes - fits.theta
-    squares = np.einsum("ki,kij,kj->k", away, fits.hessian, away) / (family.dispersion * away.shape[1])
-    share = np.minimum(1.0, population.farthest / np.sqrt(np.maximum(squares, 1e-300)))
-    return population.mean - (1 - share)[:, None] * away
+    share = np.minimum(1.0, population.farthest / _distances(fits, away, family.dispersion))
+    found = under(family, population.mean - (1 - share)[:, None] * away, population.covariance)
+    if not (far := _too_far(model, fits, found.middle, population, policy)).any():
+        return found
+    near = under(family, fits.theta, basis @ basis.T)
+    vector, matrix = far[:, None], far[:, None, None]
+    return Matched(
+        np.where(vector, near.middle, found.middle),
+        np.where(matrix, near.precision, found.precision),
+        np.where(vector, near.weighted, found.weighted),
+    )
+
+
+def _too_far(
+    model: LocalModel, fits: LocalFits, places: Array, population: Population, policy: Policy | None
+) -> NDArray[np.bool_]:
+    """Places of which a client does not speak: there its loss may be that of a few rows.
+
+    Those farther than ``farthest`` standard errors, and one for what matching adds, and those at which one
+    row has most of the weight.  A server could ask about any place, and find such.
+    """
+    far = ~(_distances(fits, places - fits.theta, population.dispersion) <= population.farthest + 1)
+    if policy is not None:
+        for k in map(int, np.flatnonzero(~far)):
+            far[k] = policy.weight_of_one(model.only(k), places[k : k + 1]) > policy.largest_leverage
+    return far
 
 
 def own_halves(model: LocalModel, policy: Policy | None) -> NDArray[np.bool_]:

@@ -35,6 +35,8 @@ LARGE = 1 << 20
 RAW = "vaneb.bytes"
 #: Bytes of arrays, and of text, that a message may have.
 LARGEST, LARGEST_TEXT = 64 << 20, 1 << 20
+#: Beyond it products of three numbers run over; nobody's rows have such sums.
+LARGEST_NUMBER = 1e50
 MOST_AXES = 8
 #: Kinds of numbers that travel, by the names that numpy writes for them; there are no others.
 KINDS = {
@@ -192,6 +194,6 @@ def check_array(value: object, shape: tuple[int, ...], what: str) -> np.ndarray:
         raise InvalidReport(f"{what}: expected numbers of shape {shape}.") from None
     if array.dtype.kind not in "iuf" or array.shape != shape:
         raise InvalidReport(f"{what}: expected numbers of shape {shape}, got {array.dtype} {array.shape}.")
-    if not np.isfinite(array).all():
-        raise InvalidReport(f"{what}: holds numbers that are not finite.")
+    if not (np.abs(array) <= LARGEST_NUMBER).all():
+        raise InvalidReport(f"{what}: holds numbers that are not finite, or beyond {LARGEST_NUMBER:g}.")
     return array.astype(np.float64)

@@ -59,7 +59,7 @@ def find_structure_of_sums(
     """
     d, p = sums.whole.point.shape[1], len(sums.columns.mean)
     classes, gaussian = d // p, family.name == "gaussian"
-    may_vary = _may_vary(sums, gaussian) if varying is None else varying
+    may_vary = _may_vary(sums, family) if varying is None else varying
     columns, intercept = basis_of(sums.columns, may_vary)
     basis = model_basis(columns, d)
     sets = candidates(may_vary, intercept, classes, sums.of_client, sums.whole.n_clients)
@@ -92,10 +92,10 @@ def fit_population_of_sums(
     learn_population(clients, structure, kind, names, model, found=structure.found)
 
 
-def _may_vary(sums: ClientSums, gaussian: bool) -> Flags:
+def _may_vary(sums: ClientSums, family: Family) -> Flags:
     """The rule of ``terms.varying_columns`` for formulas without bars."""
     everything = np.ones(len(sums.of_client), dtype=bool)
-    if not gaussian:
+    if family.n_index > 1 or not family.by_row:
         return everything
     constant = np.flatnonzero((sums.columns.scale == 0) & (sums.columns.mean != 0))
     of_client = sums.of_client.copy()

@@ -13,7 +13,7 @@ import numpy as np
 
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood, as_matrices
-from vaneb.semidefinite import covariance_of_estimates
+from vaneb.semidefinite import covariance_of_estimates, diagonals
 
 if TYPE_CHECKING:
     from vaneb.prior import Prior
@@ -67,10 +67,6 @@ def by_differences(likelihood: Likelihood, points: Array) -> ConstantGaussian:
     return from_slopes(points, value, (up - down) / (2 * h), -hessian)
 
 
-def _diagonals(precision: Array) -> Array:
-    return precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
-
-
 def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array:
     """Where each client would be, (K, d), if the population were N(mean, covariance).
 
@@ -80,8 +76,7 @@ def modes_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Array
     inverse = np.linalg.inv(covariance)
 
     def aim_of(view: ConstantGaussian) -> Array:
-        precision = view.base_precision
-        precision = precision if precision.ndim == 3 else precision[:, :, None] * np.eye(len(mean))
+        precision = as_matrices(view.base_precision)
         right = np.einsum("kij,kj->ki", precision, view.estimates) + inverse @ mean
         total = precision + inverse
         scale = 1 / np.sqrt(np.maximum(np.diagonal(total, axis1=1, axis2=2), 1e-300))
@@ -129,7 +124,7 @@ def view_under(likelihood: Likelihood, mean: Array, covariance: Array) -> Consta
     """
     if likelihood.is_gaussian:
         return likelihood.expanded(None)
-    known = np.mean(_diagonals(likelihood.expanded(None).base_precision), axis=0)
+    known = np.mean(diagonals(likelihood.expanded(None).base_precision), axis=0)
     unit = np.sqrt(NEAR / np.maximum(known, 1e-12))
     values, vectors = np.linalg.eigh(covariance / np.outer(unit, unit))
     fixed = values <= 1e-10 * max(values[-1], 1.0)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
+from vaneb.likelihood import kernels
 from vaneb.likelihood.pairwise import SKIP
 from vaneb.likelihood.seam import Array, Ascent, Clients, Likelihood
 from vaneb.semidefinite import log_pseudo_determinant
@@ -64,9 +65,7 @@ def neighbours_together(points: Array) -> NDArray[np.intp]:
 
 
 def mirror(lower: Array) -> Array:
-    """Symmetric matrices from their lower triangles; a diagonal form passes unchanged."""
-    if lower.ndim < 3:
-        return lower
+    """Symmetric matrices from their lower triangles."""
     return np.tril(lower) + np.swapaxes(np.tril(lower, -1), -1, -2)
 
 
@@ -110,17 +109,16 @@ class ConstantGaussian(GaussianReports):
 
     @cached_property
     def _clients_last(self) -> tuple[NDArray[np.intp], Array, Array]:
-        """An order of clients, and in that order estimates (d, K) and precisions (d, K) or (d, d, K).
+        """An order of clients, and in that order estimates (d, K) and precisions (d, K) or (d * d, K).
 
         What a loop over clients reads in a row; neighbours in space are neighbours in the loop.
         """
         order = neighbours_together(self.estimates)
-        axes = (*range(1, self.base_precision.ndim), 0)
-        return (
-            order,
-            np.ascontiguousarray(self.estimates[order].T),
-            np.ascontiguousarray(self.base_precision[order].transpose(axes)),
-        )
+        return order, transposed(self.estimates[order]), transposed(self._flat_precision[order])
+
+    @property
+    def _flat_precision(self) -> Array:
+        return self.base_precision.reshape(self.n_clients, -1)
 
     @cached_property
     def constant(self) -> Array:
@@ -129,15 +127,11 @@ class ConstantGaussian(GaussianReports):
         return 0.5 * (log_determinant - rank * LOG_2PI) + self.offset
 
     def log_likelihood(self, atoms: Array) -> Array:
-        from vaneb.likelihood import kernels
-
-        out = np.empty((self.n_clients, len(atoms)))
-        x, precision, constant = self.estimates, self.base_precision, self.constant
-        atoms_t = transposed(atoms)
-        loop = kernels.log_likelihood_diagonal if precision.ndim == 2 else kernels.log_likelihood_full
+        out, atoms_t = np.empty((self.n_clients, len(atoms))), transposed(atoms)
+        x, precision, constant = self.estimates, self._flat_precision, self.constant
 
         def block(rows: slice) -> None:
-            loop(x[rows], precision[rows], constant[rows], atoms_t, out[rows])
+            kernels.log_likelihood(x[rows], precision[rows], constant[rows], atoms_t, out[rows])
 
         list(map_blocks(block, self.n_clients))
         return out
@@ -145,19 +139,17 @@ class ConstantGaussian(GaussianReports):
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
-        from vaneb.likelihood import kernels
-
-        loop = kernels.ascent_diagonal if self.base_precision.ndim == 2 else kernels.ascent_full
         floor = SKIP - np.log(self.n_clients)
         order, x_t, precision_t = self._clients_last
         constant = (self.constant + log_weights)[order]
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
 
         def block(rows: slice) -> tuple[Array, ...]:
-            return loop(x_t[:, rows], precision_t[..., rows], constant[rows], floor, atoms, curvature)
+            return kernels.ascent(x_t[:, rows], precision_t[:, rows], constant[rows], floor, atoms, curvature)
 
         value, gradient, products, information = sum_blocks(block, self.n_clients)
-        return Ascent(value, gradient, mirror(products) if curvature else None, mirror(information))
+        information = information.reshape(len(atoms), *self.base_precision.shape[1:])
+        return Ascent(value, gradient, mirror(products) if curvature else None, information)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         offset = self.offset if np.ndim(self.offset) == 0 else np.asarray(self.offset)[rows]

@@ -8,7 +8,8 @@ estimate is many standard errors away from the origin.
 
 The kernels release the interpreter lock and are called on blocks of clients (``vaneb.blocks``).
 
-Shapes: x (K, d), precision (K, d) or (K, d, d), constant (K,), atoms_t (d, m), i.e. transposed.
+Shapes: x (K, d), precision (K, d) where it is diagonal, else (K, d * d), constant (K,), atoms_t (d, m); with
+``_t`` transposed.  One loop serves both structures: two special ones were no more than 1.15 times as fast.
 """
 
 from __future__ import annotations
@@ -25,35 +26,21 @@ REORDER = {"reassoc", "contract"}
 
 
 @njit(cache=True, nogil=True)
-def log_likelihood_diagonal(x, precision, constant, atoms_t, out):
-    """out_kj = constant_k - 1/2 sum_i P_ki (x_ki - a_ji)^2."""
-    d, m = atoms_t.shape
-    for k in range(x.shape[0]):
-        row = out[k]
-        for j in range(m):
-            row[j] = constant[k]
-        for i in range(d):
-            xi, half = x[k, i], 0.5 * precision[k, i]
-            for j in range(m):
-                t = xi - atoms_t[i, j]
-                row[j] -= half * t * t
-
-
-@njit(cache=True, nogil=True)
-def log_likelihood_full(x, precision, constant, atoms_t, out):
+def log_likelihood(x, precision, constant, atoms_t, out):
     """out_kj = constant_k - 1/2 (x_k - a_j)' P_k (x_k - a_j)."""
     d, m = atoms_t.shape
+    full = precision.shape[1] > d
     for k in range(x.shape[0]):
         row = out[k]
         for j in range(m):
             row[j] = constant[k]
         for i in range(d):
-            xi, half = x[k, i], 0.5 * precision[k, i, i]
+            xi, half = x[k, i], 0.5 * precision[k, i * d + i if full else i]
             for j in range(m):
                 t = xi - atoms_t[i, j]
                 row[j] -= half * t * t
-            for h in range(i):
-                p, xh = precision[k, i, h], x[k, h]
+            for h in range(i if full else 0):
+                p, xh = precision[k, i * d + h], x[k, h]
                 for j in range(m):
                     row[j] -= p * (xi - atoms_t[i, j]) * (xh - atoms_t[h, j])
 
@@ -93,22 +80,22 @@ def add_strip(j, share, score, count, value, gradient, outer):
 
 
 @njit(cache=True, nogil=True, fastmath=REORDER)
-def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
-    """Sums over clients for a diagonal precision: value, gradient, outer, information (diagonal).
+def ascent(x_t, precision_t, constant, floor, atoms, curvature):
+    """Sums over clients: value, gradient, outer (lower triangle), and information as ``precision_t``.
 
-    With s_k = P_k (x_k - a) and r_kj = exp(constant_k - 1/2 sum_i P_ki (x_ki - a_ji)^2):
-    gradient = sum r s, information = sum r P, outer = sum r s s' (lower triangle, only if ``curvature``).
+    With s_k = P_k (x_k - a) and r_kj = exp(constant_k - 1/2 (x_k - a_j)' P_k (x_k - a_j)):
+    gradient = sum r s, information = sum r P, outer = sum r s s' (only if ``curvature``).
     Clients are taken STRIP at a time; a strip in which every log r < floor is skipped.
     """
     d, n_clients = x_t.shape
-    m = atoms.shape[0]
+    m, full = atoms.shape[0], len(precision_t) > d
     value = np.zeros(m)
     gradient = np.zeros((m, d))
-    information = np.zeros((m, d))
+    information = np.zeros((m, len(precision_t)))
     outer = np.zeros((m if curvature else 0, d, d))
-    share = np.empty(STRIP)
     # With very many parameters and few clients, a whole strip would be larger than all reports together.
-    score = np.empty((d, min(STRIP, n_clients)))
+    width = min(STRIP, n_clients)
+    share, away, score = np.empty(width), np.empty((d, width)), np.empty((d, width))
     for start in range(0, n_clients, STRIP):
         count = min(STRIP, n_clients - start)
         for j in range(m):
@@ -117,54 +104,22 @@ def ascent_diagonal(x_t, precision_t, constant, floor, atoms, curvature):
             for i in range(d):
                 a = atoms[j, i]
                 for k in range(count):
-                    t = x_t[i, start + k] - a
-                    s = precision_t[i, start + k] * t
-                    score[i, k] = s
-                    share[k] -= 0.5 * s * t
+                    away[i, k] = x_t[i, start + k] - a
+            for i in range(d):
+                row = i * d if full else 0
+                for k in range(count):
+                    score[i, k] = 0.0
+                for h in range(0 if full else i, d if full else i + 1):
+                    for k in range(count):
+                        score[i, k] += precision_t[row + h, start + k] * away[h, k]
+                for k in range(count):
+                    share[k] -= 0.5 * score[i, k] * away[i, k]
             if largest(share, count) < floor:
                 continue
             add_strip(j, share, score, count, value, gradient, outer)
-            for i in range(d):
+            for i in range(len(precision_t)):
                 weight = 0.0
                 for k in range(count):
                     weight += share[k] * precision_t[i, start + k]
                 information[j, i] += weight
-    return value, gradient, outer, information
-
-
-@njit(cache=True, nogil=True, fastmath=REORDER)
-def ascent_full(x_t, precision_t, constant, floor, atoms, curvature):
-    """As ``ascent_diagonal`` for full precisions (d, d, K); information is (m, d, d), lower triangle only."""
-    d, n_clients = x_t.shape
-    m = atoms.shape[0]
-    value = np.zeros(m)
-    gradient = np.zeros((m, d))
-    information = np.zeros((m, d, d))
-    outer = np.zeros((m if curvature else 0, d, d))
-    share = np.empty(STRIP)
-    score = np.empty((d, STRIP))
-    for start in range(0, n_clients, STRIP):
-        count = min(STRIP, n_clients - start)
-        for j in range(m):
-            for k in range(count):
-                share[k] = constant[start + k]
-            for i in range(d):
-                for k in range(count):
-                    score[i, k] = 0.0
-                for h in range(d):
-                    a = atoms[j, h]
-                    for k in range(count):
-                        score[i, k] += precision_t[i, h, start + k] * (x_t[h, start + k] - a)
-                a = atoms[j, i]
-                for k in range(count):
-                    share[k] -= 0.5 * score[i, k] * (x_t[i, start + k] - a)
-            if largest(share, count) < floor:
-                continue
-            add_strip(j, share, score, count, value, gradient, outer)
-            for i in range(d):
-                for h in range(i + 1):
-                    weight = 0.0
-                    for k in range(count):
-                        weight += share[k] * precision_t[i, h, start + k]
-                    information[j, i, h] += weight
     return value, gradient, outer, information

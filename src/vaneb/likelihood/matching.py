@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.expansion import modes_under
+from vaneb.likelihood.expansion import even_normals, modes_under
 from vaneb.likelihood.seam import Array, Likelihood
 
 #: Points at which a posterior is weighed.
@@ -73,9 +73,6 @@ def matched(likelihood: Likelihood, centres: Array, spread: Array) -> Matched:
 @cache
 def _points(d: int) -> Array:
     """Points (POINTS, d) of a standard Gaussian, whose own mean and covariance are exactly 0 and I."""
-    from scipy.special import ndtri
-    from scipy.stats.qmc import Sobol
-
-    half = ndtri(Sobol(d, scramble=True, rng=np.random.default_rng(0)).random(POINTS // 2))
+    half = even_normals(d, POINTS // 2)
     points = np.concatenate([half, -half])
     return np.asarray(np.linalg.solve(np.linalg.cholesky(points.T @ points / POINTS), points.T).T)

@@ -180,6 +180,11 @@ class Clients:
         return density, self.ascent(atoms, over, frozen=True, curvature=False)
 
 
+def log_of(weights: Array) -> Array:
+    """Logarithms of weights, finite also where one is zero."""
+    return np.log(np.maximum(weights, 1e-300))
+
+
 def log_mixture(likelihood: Likelihood, atoms: Array, log_prior: Array) -> Array:
     """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), block by block."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Box, Likelihood, as_matrices
-from vaneb.semidefinite import covariance_of_estimates, has_full_rank, solve_ridged, unknown_part
+from vaneb.semidefinite import covariance_of_estimates, diagonals, has_full_rank, solve_ridged, unknown_part
 
 
 def completed_estimates(likelihood: Likelihood) -> Array:
@@ -26,7 +26,7 @@ def pooled_estimate(estimates: Array, precision: Array, rounds: int = 100) -> Ar
     precision, so that neither a client far away nor one with absurd precision pulls harder than others.
     Found by repeating c <- (sum w_k P_k)^{-1} sum w_k P_k theta_hat_k with w_k = 1 / sqrt(1 + e_k' P_k e_k).
     """
-    diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+    diagonal = diagonals(precision)
     typical = np.array(
         [np.median(column[column > 0]) if (column > 0).any() else 1.0 for column in diagonal.T]
     )

@@ -208,7 +208,7 @@ def average_information(sums: Ascent) -> Array:
 def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     """Newton's steps (m, d) with every curvature made positive; EM steps without any, or if ``cautious``."""
     if sums.outer is None:
-        return _em_steps(sums)
+        return solve_ridged(sums.information, sums.gradient, 1e-10)
     unit, scale = unit_diagonal(as_matrices(sums.information))
     values, vectors = np.linalg.eigh(unit)
     # In units in which the information is the identity: curvatures <= 1, far below zero far from all maxima.
@@ -229,10 +229,3 @@ def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
     step *= (longest / np.maximum(length, longest))[:, None, None]
     step = np.where(cautious[:, None, None], gradient, step)
     return np.asarray((np.swapaxes(whitening, 1, 2) @ step)[:, :, 0], dtype=np.float64)
-
-
-def _em_steps(sums: Ascent) -> Array:
-    """information^{-1} gradient, (m, d)."""
-    if sums.information.ndim == 2:
-        return np.where(sums.information > 0, sums.gradient / np.maximum(sums.information, 1e-300), 0.0)
-    return solve_ridged(sums.information, sums.gradient, 1e-10)

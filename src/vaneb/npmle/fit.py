@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vaneb.display import Shown
 from vaneb.likelihood import seam
 from vaneb.likelihood.seam import Array, Likelihood
 
@@ -26,7 +27,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Shown):
     """How far a prior can be from the best one.
 
     For every prior H, l_K(H) - l_K(G) <= max_theta D(G, theta), l_K the average log-likelihood.  What is
@@ -79,11 +80,6 @@ class Certificate:
             said += " in the region of the estimates"
         return f"max D = {self.gap:.2g} ({said}), tolerance {self.tolerance:g}"
 
-    def _repr_html_(self) -> str:
-        from vaneb.report.notebook import certificate_html
-
-        return certificate_html(self)
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -96,11 +92,6 @@ class Fit:
     log_likelihood: float
 
 
-def log_prior(weights: Array) -> Array:
-    """Logarithms of weights, finite also where one is zero."""
-    return np.log(np.maximum(weights, 1e-300))
-
-
 def log_mixture(likelihood: Likelihood, atoms: Array, weights: Array) -> Array:
     """log f_k = log sum_j w_j p_k(a_j), (K,)."""
-    return seam.log_mixture(likelihood, atoms, log_prior(weights))
+    return seam.log_mixture(likelihood, atoms, seam.log_of(weights))

@@ -17,7 +17,7 @@ from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.fit import Fit, Progress, Step
 from vaneb.npmle.search import certify
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
-from vaneb.semidefinite import standard_errors
+from vaneb.semidefinite import diagonals, standard_errors
 
 
 def ridgeline_grid(likelihood: Likelihood, spacing: float = 0.5, most: int = 20_000) -> Array:
@@ -31,7 +31,7 @@ def ridgeline_grid(likelihood: Likelihood, spacing: float = 0.5, most: int = 20_
     if not 0 < spacing < np.inf:
         raise InvalidOption(f"the grid's spacing must be a positive number, not {spacing}")
     estimates, precision = likelihood.starts(), likelihood.local_precision()
-    diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+    diagonal = diagonals(precision)
     typical = np.median(diagonal, axis=0)
     step = spacing / np.sqrt(np.where(typical > 0, typical, 1.0))
     low = estimates.min(axis=0) - step / 2

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood
-from vaneb.npmle.fit import Fit, Progress, Step, log_mixture, log_prior
+from vaneb.likelihood.seam import Array, Likelihood, log_of
+from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.options import DEFAULT, Options
 from vaneb.npmle.search import certify
 from vaneb.npmle.support import covering_subset
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import solve_ridged
+
+#: What keeps rounding from singular information, relative to its diagonal.
+RIDGE = 1e-13
 
 
 def pseudo_em(
@@ -31,20 +34,13 @@ def pseudo_em(
     """``iterations`` steps of pseudo-EM from given atoms (m, d) and weights (m,)."""
     trace = []
     for _ in range(iterations):
-        density, sums = likelihood.expectation(atoms, log_prior(weights))
+        density, sums = likelihood.expectation(atoms, log_of(weights))
         trace.append(Step(float(density.mean()), len(atoms), float("nan")))
-        atoms = atoms + solve_information(sums.information, sums.gradient)
+        atoms = atoms + solve_ridged(sums.information, sums.gradient, RIDGE)
         # sum_k r_kj / K = w_j sum_k p_k(a_j) / (K f_k)
         weights = weights * sums.value
         weights = weights / weights.sum()
     return atoms, weights, tuple(trace)
-
-
-def solve_information(information: Array, gradient: Array) -> Array:
-    """information^{-1} gradient for (m, d, d) or diagonal (m, d); zero where there is no information."""
-    if information.ndim == 2:
-        return np.where(information > 0, gradient / np.where(information > 0, information, 1.0), 0.0)
-    return solve_ridged(information, gradient, 1e-13)
 
 
 def algorithm_1(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks
 from vaneb.likelihood.expansion import view_under
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices
+from vaneb.likelihood.seam import Array, Likelihood, as_matrices, log_of
 from vaneb.population import sweep as kernels
 from vaneb.population.lanes import LANES, Lanes, in_a_row, lanes_of, side_by_side
 from vaneb.population.mixtures import Mixture
@@ -123,7 +123,7 @@ class GaussianClients:
     ) -> tuple[Array, ...]:
         x, precision, keys = self.lanes.x[few], self.lanes.precision[few], self.keys[few]
         n = clients_in(self.lanes.clients, few)
-        logs = np.log(np.maximum(population.weights, 1e-300))
+        logs = log_of(population.weights)
         return added(
             lambda at, m: kernel(
                 m, x[at], precision[at], keys[at], number, logs, population.centres, population.roots, *which
@@ -194,7 +194,7 @@ class OtherClients:
         x, precision, keys, component = (
             part[few] for part in (self.lanes.x, self.lanes.precision, self.keys, self.component)
         )
-        logs, theta = np.log(np.maximum(population.weights, 1e-300)), np.empty(x.shape)
+        logs, theta = log_of(population.weights), np.empty(x.shape)
 
         def block(part: slice) -> None:
             kernels.draw_clients(
@@ -331,9 +331,7 @@ def _components_of(
 ) -> NDArray[np.int64]:
     """Components of clients whose theta is known, given a uniform number each."""
     roots, centres = population.roots[:, varying], population.centres[:, varying]
-    logs = np.log(np.maximum(population.weights, 1e-300)) - np.log(
-        np.abs(np.diagonal(roots, axis1=1, axis2=2))
-    ).sum(axis=1)
+    logs = log_of(population.weights) - np.log(np.abs(np.diagonal(roots, axis1=1, axis2=2))).sum(axis=1)
     inverse = np.linalg.inv(roots)
     away = np.einsum("jab,kjb->kja", inverse, theta[:, None, varying] - centres)
     logs = logs - 0.5 * (away**2).sum(axis=2)

@@ -11,9 +11,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.seam import Array, log_of
 from vaneb.population.lanes import LANES, Lanes, drawn, in_a_row, scratch, solve, weigh
 from vaneb.vector_math import exponentials
+
+NOTHING = np.empty((0, 0, 0))
+NO_SHARES = np.empty((0, 0))
 
 
 def moments_of(
@@ -24,68 +27,91 @@ def moments_of(
     starts: NDArray[np.intp],
     shared: NDArray[np.bool_],
 ) -> tuple[Array, Array, Array, Array]:
-    """``posterior_moments`` of K clients: log f (K,), mean (K, D), covariance (K, D, D), own (K,).
+    """log f (K,), mean (K, D), covariance (K, D, D), own (K,) of ``posteriors``.
 
     Components have centres (m, D) and roots (m, D, r).
     """
-    b, d, _ = clients.x.shape
-    log_f, own = np.empty((b, LANES)), np.empty((b, LANES))
-    mean, covariance = np.empty((b, d, LANES)), np.empty((b, d * d, LANES))
-    logs = np.log(np.maximum(weights, 1e-300))
-    posterior_moments(
-        clients.x, clients.precision, logs, centres, roots, starts, shared, log_f, mean, covariance, own
-    )
-    n = clients.clients
+    n, (b, d, lanes) = clients.clients, clients.x.shape
+    log_f, own = np.empty((b, lanes)), np.empty((b, lanes))
+    mean, covariance = np.empty((b, d, lanes)), np.empty((b, d * d, lanes))
+    posteriors(
+        *clients, log_of(weights), centres, roots, starts, shared, log_f, mean, covariance, own, NO_SHARES,
+        NOTHING, NOTHING,
+    )  # fmt: skip
     return (
         log_f.ravel()[:n], in_a_row(mean, n), in_a_row(covariance, n).reshape(n, d, d), own.ravel()[:n],
     )  # fmt: skip
 
 
+def components_of(
+    clients: Lanes, weights: Array, centres: Array, roots: Array, starts: NDArray[np.intp], full: bool = False
+) -> tuple[Array, Array, Array, Array]:
+    """log f (K,), shares (K, m), and in components mean (K, m, D) and variances (K, m, D) of ``posteriors``.
+
+    With ``full`` these are covariances, (K, m, D * D).
+    """
+    n, (m, d, _), shape = clients.clients, roots.shape, (len(clients.x), clients.x.shape[2])
+    log_f, own, shared = np.empty(shape), np.empty(shape), np.ones(m, dtype=np.bool_)
+    shares, means, variances = np.empty((n, m)), np.empty((n, m, d)), np.empty((n, m, d * d if full else d))
+    posteriors(
+        *clients, log_of(weights), centres, roots, starts, shared, log_f, NOTHING, NOTHING, own, shares,
+        means, variances,
+    )  # fmt: skip
+    return log_f.ravel()[:n], shares, means, variances
+
+
 @njit(cache=True, nogil=True)
-def posterior_moments(
-    x, precision, log_weights, centres, roots, starts, shared, log_f, mean, covariance, own
-):
-    """Each client's posterior, averaged over populations.
+def posteriors(
+    x, precision, n, log_weights, centres, roots, starts, shared, log_f, mean, covariance, own, shares, means,
+    variances,
+):  # fmt: skip
+    """Each client's posterior, averaged over populations, and its components.
 
     Leaves the logarithm of the average marginal density in ``log_f`` (B, LANES), without the client's
     constant; mean (B, D, LANES); covariance (B, D * D, LANES); and in ``own`` (B, LANES) the probability of
-    components that no other client shares.
+    components that no other client shares.  Of components: shares (n, m), means (n, m, D), and variances
+    (n, m, D) or covariances (n, m, D * D).  Moments are left out where their arrays are empty.
     """
-    d, r = roots.shape[1:]
-    mu, root = centres, roots.reshape(len(roots), d * r)
-    n_draws = len(starts) - 1
-    most = 0
+    (_, d, r), lanes = roots.shape, x.shape[2]
+    root = roots.reshape(len(roots), d * r)
+    n_draws, most, full = len(starts) - 1, 0, variances.shape[2] > d
     for s in range(n_draws):
-        most = max(most, starts[s + 1] - starts[s])
-    room, p = scratch(d, r), np.empty((most, LANES))
-    means, solved = np.empty((most, d, LANES)), np.empty((most, r * d, LANES))
-    origin, top, total, w = np.empty((d, LANES)), np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    log_sum = np.empty(LANES)
+        m = starts[s + 1] - starts[s]
+        most = m if m > most else most
+    room, p = scratch(d, r, lanes), np.empty((most, lanes))
+    inner, solved = np.empty((most, d, lanes)), np.empty((most, r * d, lanes))
+    origin, top, total, w = np.empty((d, lanes)), np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    log_sum = np.empty(lanes)
     for k in range(len(x)):
-        average, second = mean[k], covariance[k]
-        average[:] = 0.0
-        second[:] = 0.0
-        own[k] = 0.0
-        log_sum[:] = -np.inf
+        for v in range(LANES):
+            own[k, v] = 0.0
+            log_sum[v] = -np.inf
+        if mean.size:
+            for v in range(LANES):
+                for a in range(d):
+                    mean[k, a, v] = 0.0
+                for a in range(d * d):
+                    covariance[k, a, v] = 0.0
         for s in range(n_draws):
             first, m = starts[s], starts[s + 1] - starts[s]
-            top[:] = -np.inf
+            for v in range(LANES):
+                top[v] = -np.inf
+                total[v] = 0.0
             for i in range(m):
                 j = first + i
-                weigh(x[k], precision[k], mu[j], root[j], room, p[i])
-                solve(mu[j], root[j], room, solved[i], means[i])
+                weigh(x[k], precision[k], centres[j], root[j], room, p[i])
+                solve(centres[j], root[j], room, solved[i], inner[i])
                 for v in range(LANES):
                     p[i, v] += log_weights[j]
                     top[v] = max(top[v], p[i, v])
             if s == 0:  # moments about a point nearby keep their digits
                 for a in range(d):
                     for v in range(LANES):
-                        origin[a, v] = means[0, a, v]
-            total[:] = 0.0
+                        origin[a, v] = inner[0, a, v]
             for i in range(m):
                 for v in range(LANES):
                     p[i, v] -= top[v]
-                exponentials(p[i], LANES, p[i])
+                exponentials(p[i], len(top), p[i])
                 for v in range(LANES):
                     total[v] += p[i, v]
             for v in range(LANES):
@@ -98,17 +124,43 @@ def posterior_moments(
                 if not shared[first + i]:
                     for v in range(LANES):
                         own[k, v] += p[i, v]
-                _add_moments(p[i], means[i], origin, solved[i], w, average, second)
+                if means.size:
+                    _keep(k, first + i, n, p[i], inner[i], solved[i], w, full, shares, means, variances)
+                if mean.size:
+                    _add_moments(p[i], inner[i], origin, solved[i], w, mean[k], covariance[k])
         for v in range(LANES):
             log_f[k, v] = log_sum[v] - math.log(n_draws)
-        for a in range(d):
-            for c in range(a + 1):
+        if mean.size:
+            for a in range(d):
+                for c in range(a + 1):
+                    for v in range(LANES):
+                        covariance[k, a * d + c, v] -= mean[k, a, v] * mean[k, c, v]
+                        covariance[k, c * d + a, v] = covariance[k, a * d + c, v]
+            for a in range(d):
                 for v in range(LANES):
-                    second[a * d + c, v] -= average[a, v] * average[c, v]
-                    second[c * d + a, v] = second[a * d + c, v]
-        for a in range(d):
+                    mean[k, a, v] += origin[a, v]
+
+
+@njit(cache=True, nogil=True)
+def _keep(k, j, n, p, inner, solved, w, full, shares, means, variances):
+    """One component of a block of clients, client by client."""
+    at, d = k * LANES, len(inner)
+    here = LANES if n - at > LANES else n - at
+    for v in range(here):
+        shares[at + v, j] = p[v]
+    for i in range(d):
+        for v in range(here):
+            means[at + v, j, i] = inner[i, v]
+        for c in range(0 if full else i, i + 1):
             for v in range(LANES):
-                average[a, v] += origin[a, v]
+                w[v] = 0.0
+            for q in range(len(solved) // d):
+                for v in range(LANES):
+                    w[v] += solved[q * d + i, v] * solved[q * d + c, v]
+            for v in range(here):
+                variances[at + v, j, i * d + c if full else i] = w[v]
+                if full:
+                    variances[at + v, j, c * d + i] = w[v]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -130,54 +182,18 @@ def _add_moments(p, means, origin, solved, w, average, second):
 
 
 @njit(cache=True, nogil=True)
-def posterior_components(n, x, precision, log_weights, centres, roots, starts, shares, mean, variance):
-    """Shares of components (K, m), averaged over populations, and mean and variances (K, m, D) in them."""
-    d, r = roots.shape[1:]
-    mu, root = centres, roots.reshape(len(roots), d * r)
-    n_draws = len(starts) - 1
-    room, p = scratch(d, r), np.empty(LANES)
-    solved, means, w = np.empty((r * d, LANES)), np.empty((d, LANES)), np.empty(LANES)
-    for k in range(len(x)):
-        at, here = k * LANES, min(LANES, n - k * LANES)
-        for j in range(len(mu)):
-            weigh(x[k], precision[k], mu[j], root[j], room, p)
-            solve(mu[j], root[j], room, solved, means)
-            for v in range(here):
-                shares[at + v, j] = p[v] + log_weights[j]
-            for i in range(d):
-                w[:] = 0.0
-                for q in range(r):
-                    for v in range(LANES):
-                        w[v] += solved[q * d + i, v] * solved[q * d + i, v]
-                for v in range(here):
-                    mean[at + v, j, i] = means[i, v]
-                    variance[at + v, j, i] = w[v]
-        for v in range(here):
-            own = shares[at + v]
-            for s in range(n_draws):
-                part = own[starts[s] : starts[s + 1]]
-                top = part.max()
-                for j in range(len(part)):
-                    part[j] -= top
-                exponentials(part, len(part), part)
-                scale = 1 / (part.sum() * n_draws)
-                for j in range(len(part)):
-                    part[j] *= scale
-
-
-@njit(cache=True, nogil=True)
 def posterior_points(n, x, precision, centres, roots, shares, uniform, normal, theta):
     """Points of each client's posterior, (K, S, D): component by ``uniform`` (K or 1, S), place by ``normal``
     (K or 1, S, r).
 
     Each row of ``uniform`` ascends, so that one pass over the components is enough.
     """
-    d, r = roots.shape[1:]
+    (_, d, r), lanes = roots.shape, x.shape[2]
     mu, root = centres, roots.reshape(len(roots), d * r)
-    room, unused = scratch(d, r), np.empty(LANES)
-    own_mu, own_root = np.empty((d, LANES)), np.empty((d * r, LANES))
-    step, place = np.empty((r, LANES)), np.empty((d, LANES))
-    at, below = np.zeros(LANES, dtype=np.int64), np.empty(LANES)
+    room, unused = scratch(d, r, lanes), np.empty(lanes)
+    own_mu, own_root = np.empty((d, lanes)), np.empty((d * r, lanes))
+    step, place = np.empty((r, lanes)), np.empty((d, lanes))
+    at, below = np.zeros(lanes, dtype=np.int64), np.empty(lanes)
     for k in range(len(x)):
         here = min(LANES, n - k * LANES)
         for v in range(here):

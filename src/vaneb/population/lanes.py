@@ -80,15 +80,19 @@ def _lane(values, i, v):
 
 
 @njit(cache=True, nogil=True)
-def scratch(d, r):
-    """Room for ``weigh``: e, P e, P R, chol(M), chol^{-1} b, and a product of pivots."""
+def scratch(d, r, lanes):
+    """Room for ``weigh``: e, P e, P R, chol(M), chol^{-1} b, and a product of pivots.
+
+    The number of lanes is an argument, and a constant only where loops run over it: a function is compiled
+    anew for each constant that it is given.
+    """
     return (
-        np.empty((d, LANES)),
-        np.empty((d, LANES)),
-        np.empty((d * r, LANES)),
-        np.empty((r * r, LANES)),
-        np.empty((r, LANES)),
-        np.empty(LANES),
+        np.empty((d, lanes)),
+        np.empty((d, lanes)),
+        np.empty((d * r, lanes)),
+        np.empty((r * r, lanes)),
+        np.empty((r, lanes)),
+        np.empty(lanes),
     )
 
 
@@ -98,40 +102,31 @@ def weigh(x, precision, mu, root, room, out):
 
     ``mu`` (D,) and ``root`` (D * r,), or with an axis of lanes where each client has a component of its own.
 
-    Leaves C = chol(M), with the inverse of its diagonal, and C^{-1} b in ``room``.
+    With e = x - mu, M = I + R'PR and b = R'Pe it is -(log|M| + e'Pe - b'M^{-1}b) / 2, without the client's
+    constant.  Leaves C = chol(M), with the inverse of its diagonal, and C^{-1} b in ``room``.
     """
     e, pe, product, factor, b, pivots = room
     d, r = len(x), len(b)
     for v in range(LANES):
         out[v] = 0.0
         pivots[v] = 1.0
-    if len(precision) > d:
-        for i in range(d):
+    full = len(precision) > d
+    for i in range(d):
+        for v in range(LANES):
+            e[i, v] = x[i, v] - lane(mu, i, v)
+    for i in range(d):
+        first, last, row = (0, d, i * d) if full else (i, i + 1, 0)
+        for v in range(LANES):
+            pe[i, v] = 0.0
+        for c in range(first, last):
             for v in range(LANES):
-                e[i, v] = x[i, v] - lane(mu, i, v)
-        for i in range(d):
+                pe[i, v] += precision[row + c, v] * e[c, v]
+        for a in range(last if last < r else r):
             for v in range(LANES):
-                pe[i, v] = precision[i * d, v] * e[0, v]
-            for c in range(1, d):
+                product[i * r + a, v] = 0.0
+            for c in range(first if first > a else a, last):
                 for v in range(LANES):
-                    pe[i, v] += precision[i * d + c, v] * e[c, v]
-            for v in range(LANES):
-                out[v] -= 0.5 * pe[i, v] * e[i, v]
-            for a in range(r):
-                for v in range(LANES):
-                    product[i * r + a, v] = 0.0
-                for c in range(a, d):
-                    for v in range(LANES):
-                        product[i * r + a, v] += precision[i * d + c, v] * lane(root, c * r + a, v)
-    else:
-        for i in range(d):
-            for v in range(LANES):
-                away = x[i, v] - lane(mu, i, v)
-                pe[i, v] = precision[i, v] * away
-                out[v] -= 0.5 * pe[i, v] * away
-            for a in range(min(i + 1, r)):
-                for v in range(LANES):
-                    product[i * r + a, v] = precision[i, v] * lane(root, i * r + a, v)
+                    product[i * r + a, v] += precision[row + c, v] * lane(root, c * r + a, v)
     for a in range(r):
         for v in range(LANES):
             b[a, v] = 0.0
@@ -162,11 +157,31 @@ def weigh(x, precision, mu, root, room, out):
             pivots[v] *= pivot
             factor[a * r + a, v] = 1.0 / math.sqrt(pivot)
             b[a, v] *= factor[a * r + a, v]
-            out[v] += 0.5 * b[a, v] * b[a, v]
         if a % 8 == 7 or a == r - 1:  # a product of more pivots might not be a number
             for v in range(LANES):
                 out[v] -= 0.5 * log(min(pivots[v], 1e300))
                 pivots[v] = 1.0
+    # e'Pe - b'M^{-1}b as u'u + (e - Ru)'P(e - Ru): a client far out that knows itself well leaves no digit of
+    # the difference.
+    u = product
+    for a in range(r - 1, -1, -1):
+        for v in range(LANES):
+            u[a, v] = b[a, v]
+        for i in range(a + 1, r):
+            for v in range(LANES):
+                u[a, v] -= factor[i * r + a, v] * u[i, v]
+        for v in range(LANES):
+            u[a, v] *= factor[a * r + a, v]
+            out[v] -= 0.5 * u[a, v] * u[a, v]
+    for i in range(d):
+        for a in range(i + 1 if i < r else r):
+            for v in range(LANES):
+                e[i, v] -= lane(root, i * r + a, v) * u[a, v]
+    for i in range(d):
+        first, last, row = (0, d, i * d) if full else (i, i + 1, 0)
+        for c in range(first, last):
+            for v in range(LANES):
+                out[v] -= 0.5 * e[i, v] * precision[row + c, v] * e[c, v]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -208,7 +223,7 @@ def drawn(mu, root, room, normal, theta):
     for i in range(d):
         for v in range(LANES):
             theta[i, v] = lane(mu, i, v)
-        for a in range(min(i + 1, r)):
+        for a in range(i + 1 if i < r else r):
             for v in range(LANES):
                 theta[i, v] += lane(root, i * r + a, v) * normal[a, v]
 

@@ -18,17 +18,33 @@ component (``sweep.Sums``).
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
 from vaneb.likelihood.seam import Array
+from vaneb.population.draws import (
+    bartlett,
+    compiled,
+    gaussian,
+    gram,
+    inverse_square,
+    log_stretch,
+    lower_inverse,
+    make_lower,
+    scale_of_group,
+    wishart_root,
+)
+from vaneb.population.sweep import Sums
 
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
+WIDEST = REACH**-2
 #: Prior standard deviation of the middle of the groups: they lie about the usual client, not an odd one.
 MIDDLE = 3.0
+NEAR_MIDDLE = MIDDLE**-2
 #: Scale of the prior of the covariance of centres, in squared units of the population.
 BETWEEN = 2.0
 #: Degrees of freedom of the t distribution of centres.
@@ -73,270 +89,159 @@ class Mixture(NamedTuple):
     concentration: float
 
 
-@njit(cache=True)
-def _gaussian(rng, d):
-    out = np.empty(d)
-    for i in range(d):
-        out[i] = rng.standard_normal()
+@lru_cache(1024)
+def _firmness_constants(used: int, d: int) -> Array:
+    """What the log probability of each nu holds apart from the covariances of ``used`` components."""
+    out = np.empty(len(FIRMNESS))
+    for a, nu in enumerate(FIRMNESS):
+        freedom = nu + d - 1
+        out[a] = (0.5 * freedom * used * d - 1) * math.log(nu) + d * math.lgamma(0.5 + 0.5 * freedom * used)
+        out[a] -= used * sum(math.lgamma(0.5 * (freedom - i)) for i in range(d))
     return out
 
 
-@njit(cache=True)
-def _bartlett(rng, d, freedom):
-    """Lower triangular Z with Z Z' ~ Wishart(freedom, I)."""
-    z = np.zeros((d, d))
-    for i in range(d):
-        for a in range(i):
-            z[i, a] = rng.standard_normal()
-        z[i, i] = math.sqrt(rng.chisquare(freedom - i))
-    return z
-
-
-@njit(cache=True)
-def _cholesky(matrix):
-    """The lower triangular root, whatever the units; rounding may leave a matrix slightly indefinite."""
-    d = len(matrix)
-    scale = np.empty(d)
-    for i in range(d):
-        scale[i] = math.sqrt(max(matrix[i, i], 1e-300))
-    unit = np.empty((d, d))
-    for i in range(d):
-        for a in range(d):
-            unit[i, a] = 0.5 * (matrix[i, a] + matrix[a, i]) / (scale[i] * scale[a])
-        unit[i, i] = 1 + 1e-10
-    root = np.linalg.cholesky(unit)
-    for i in range(d):
-        for a in range(i + 1):
-            root[i, a] *= scale[i]
-    return root
-
-
-@njit(cache=True)
-def _inverse_wishart_root(rng, scale, freedom):
-    """R with R R' ~ inverse Wishart(freedom, scale)."""
-    return _cholesky(scale) @ np.ascontiguousarray(np.linalg.inv(_bartlett(rng, len(scale), freedom)).T)
-
-
-@njit(cache=True)
-def _lower(root):
-    """The lower triangular root of R R', with a positive diagonal."""
-    _, upper = np.linalg.qr(np.ascontiguousarray(root.T))
-    lower = np.ascontiguousarray(upper.T)
-    for a in range(len(lower)):
-        if lower[a, a] < 0:
-            lower[:, a] *= -1
-    return lower
-
-
-@njit(cache=True)
-def _scale(rng, shape, rate, least):
-    """A draw from the gamma distribution, between ``least`` and 1; ``shape`` is above 1."""
-    end = 1.0 if shape - 1 > rate else least
-    slope = (shape - 1) / end - rate
-    outside = slope > 0 if end == 1 else slope < 0
-    while True:
-        c = rng.gamma(shape, 1 / rate)
-        if least <= c <= 1:
-            return c
-        if outside:  # The density's logarithm is concave: its tangent at the nearer end lies above it.
-            c = end - rng.exponential() / slope
-            if least <= c <= 1 and rng.exponential() > (shape - 1) * (c / end - 1 - math.log(c / end)):
-                return c
-
-
-@njit(cache=True)
-def _log_density(t, power, own, beside, force, information):
-    s = math.exp(t)
-    return power * t - (0.5 * own / s + beside) / s + (force - 0.5 * information * s) * s
-
-
-@njit(cache=True)
-def _stretch(rng, power, own, beside, force, information, low, high):
-    """The next t, between ``low`` and ``high``; the last one was 0.  Its log density is
-
-        power t - own e^{-2t} / 2 - beside e^{-t} + force e^t - information e^{2t} / 2.
-
-    By slice sampling (Neal 2003), from the whole slice around the last one: two chains with the same random
-    numbers then draw near each other, and rounding stays rounding.
-    """
-    about = (power, own, beside, force, information)
-    height = _log_density(0.0, *about) - rng.exponential()
-    ends = np.array([low, high])
-    for side in range(2):
-        inside, outside = 0.0, math.copysign(0.01, ends[side])
-        while abs(outside) < abs(ends[side]) and _log_density(outside, *about) >= height:
-            inside, outside = outside, 2 * outside
-        if abs(outside) >= abs(ends[side]):
-            if _log_density(ends[side], *about) >= height:
-                continue
-            outside = ends[side]
-        for _ in range(44):
-            middle = 0.5 * (inside + outside)
-            if _log_density(middle, *about) >= height:
-                inside = middle
-            else:
-                outside = middle
-        ends[side] = inside
-    return rng.uniform(ends[0], ends[1])
-
-
-@njit(cache=True)
-def _concentration(rng, old, used, n_clients):
-    """Of the Dirichlet process, given that ``n_clients`` occupy ``used`` components (Escobar, West 1995)."""
-    shape, rate = CONCENTRATION
-    rate -= math.log(rng.beta(old + 1, n_clients))
-    odds = (shape + used - 1) / (n_clients * rate)
-    more = 1.0 if rng.random() * (1 + odds) < odds else 0.0
-    return max(rng.gamma(shape + used - 1 + more, 1 / rate), 1e-3)
-
-
-@njit(cache=True)
-def _firmness(rng, used, log_volume, information):
+@compiled
+def _firmness(uniform, used, constants, log_volume, information):
     """nu given the covariances of ``used`` components, whatever b.
 
     ``log_volume``: sum of log |S_j| - d log c_j; ``information``: the diagonal of the sum of c_j S_j^{-1}.
     """
-    d = len(information)
-    if d == 1:  # no correlations
-        return FIRMNESS[0]
-    log_p = np.empty(len(FIRMNESS))
+    d, most, left = len(information), -np.inf, 0.0
+    p = np.empty(len(FIRMNESS))
     for a in range(len(FIRMNESS)):
-        nu = FIRMNESS[a]
-        freedom = nu + d - 1
-        log_p[a] = 0.5 * freedom * (used * d * math.log(nu) - log_volume) - math.log(nu)
+        freedom = FIRMNESS[a] + d - 1
+        p[a] = constants[a] - 0.5 * freedom * log_volume
         for i in range(d):
-            shape = 0.5 + 0.5 * freedom * used
-            log_p[a] -= used * math.lgamma(0.5 * (freedom - i))
-            log_p[a] += math.lgamma(shape) - shape * math.log(1 / REACH**2 + nu * information[i])
-    left = rng.random() * np.exp(log_p - log_p.max()).sum()
+            p[a] -= (0.5 + 0.5 * freedom * used) * math.log(WIDEST + FIRMNESS[a] * information[i])
+        most = max(most, p[a])
     for a in range(len(FIRMNESS)):
-        left -= math.exp(log_p[a] - log_p.max())
+        p[a] = math.exp(p[a] - most)
+        left += p[a]
+    left *= uniform
+    for a in range(len(FIRMNESS)):
+        left -= p[a]
         if left < 0:
             break
     return FIRMNESS[a]
 
 
-@njit(cache=True)
-def _add_outer(out, factor, left, right):
-    """Plain loops: they compile in a fifth of the time that ``np.outer`` takes."""
-    for i in range(len(left)):
-        for a in range(len(right)):
-            out[i, a] += factor * (left[i] * right[a])
-
-
-@njit(cache=True)
-def draw_population(
-    rng, order, count, first, second, centres, roots, scales, middle, between, concentration, least, spare,
-    most,
+@compiled
+def _draw_components(
+    rng, total, order, count, first, second, centres, roots, scales, middle, between, least, constants
 ):  # fmt: skip
-    """The next population, given sums over clients and the last one: the fields of ``Mixture`` in order.
-
-    ``order``: the components that have clients, those with the most first.
-    ``least``: the smallest scale of a component; the prior is flat between it and 1.
-    ``spare``, ``most``: components without clients, and components in all.
-    """
-    d = centres.shape[1]
-    n_clients = count.sum()
-    used = len(order)
-    total = min(used + spare, most)
-    concentration = _concentration(rng, concentration, used, n_clients)
-    # weights ~ Dirichlet(counts, concentration); the last part is broken into sticks for the spare ones
-    weights, clients = np.empty(total), np.zeros(total)
-    for j in range(used):
-        clients[j] = count[order[j]]
-        weights[j] = rng.gamma(clients[j], 1.0)
-    rest = rng.gamma(concentration, 1.0)
-    for j in range(used, total):
-        share = rng.beta(1.0, concentration) if j < total - 1 else 1.0
-        weights[j] = rest * share
-        rest *= 1 - share
-    weights /= weights.sum()
+    used, d = len(order), centres.shape[1]
+    z, normal, away, right = np.empty((d, d)), np.empty(d), np.empty(d), np.empty(d)
+    back, scatter, information = np.empty((d, d)), np.empty((d, d)), np.empty((d, d))
     # what components have in common: their shape, and where centres lie
-    inverse, information, log_volume = np.empty((used, d, d)), np.zeros(d), 0.0
+    inverse, diagonal, log_volume = np.empty((used, d, d)), np.empty(d), 0.0
+    for i in range(d):
+        diagonal[i] = right[i] = 0.0
+        for a in range(d):
+            z[i, a] = 0.0
+            scatter[i, a] = BETWEEN if a == i else 0.0
     for j in range(used):
-        back = np.linalg.inv(roots[order[j]])
-        inverse[j] = back.T @ back
+        lower_inverse(roots[order[j]], back)
+        gram(back, inverse[j])
         for i in range(d):
-            information[i] += scales[order[j]] * inverse[j, i, i]
+            diagonal[i] += scales[order[j]] * inverse[j, i, i]
             log_volume -= 2 * math.log(abs(back[i, i])) + math.log(scales[order[j]])
-    nu = _firmness(rng, used, log_volume, information)
+    nu = FIRMNESS[0]
+    if d > 1:  # else there are no correlations
+        nu = _firmness(rng.random(), used, constants, log_volume, diagonal)
     freedom, shape = nu + d - 1, np.empty(d)
     for i in range(d):
-        b = rng.gamma(0.5 + 0.5 * freedom * used, 1 / (1 / REACH**2 + nu * information[i]))
-        shape[i] = 2 * nu * b
-    scatter, back, ties = BETWEEN * np.eye(d), np.linalg.inv(between), np.empty(total)
-    middle_sum = np.zeros(d)
+        scale = 1 / (WIDEST + nu * diagonal[i])
+        shape[i] = 2 * nu * scale * rng.standard_gamma(0.5 + 0.5 * freedom * used)
+    pull, ties, sum_ties = np.empty((d, d)), np.empty(total), 0.0
+    new_middle, new_between = np.empty(d), np.empty((d, d))
+    inverse_square(between, pull)
     for j in range(used):
-        away = centres[order[j]] - middle
-        ties[j] = rng.gamma(0.5 * (TAIL + d), 2 / (TAIL + ((back @ away) ** 2).sum()))
-        _add_outer(scatter, ties[j], away, away)
-        middle_sum += ties[j] * centres[order[j]]
-    between = _inverse_wishart_root(rng, scatter, d + 1.0 + used)
-    pull = np.linalg.inv(between @ between.T)
-    known = np.linalg.inv(ties[:used].sum() * pull + np.eye(d) / MIDDLE**2)
-    middle = known @ (pull @ middle_sum) + _cholesky(known) @ _gaussian(rng, d)
+        distance = TAIL
+        for i in range(d):
+            away[i] = centres[order[j], i] - middle[i]
+        for i in range(d):
+            for a in range(d):
+                distance += away[i] * pull[i, a] * away[a]
+        ties[j] = 2 / distance * rng.standard_gamma(0.5 * (TAIL + d))
+        sum_ties += ties[j]
+        for i in range(d):
+            right[i] += ties[j] * centres[order[j], i]
+            for a in range(d):
+                scatter[i, a] += ties[j] * (away[i] * away[a])
+    bartlett(rng, d + 1.0 + used, z)
+    wishart_root(z, scatter, new_between)
+    inverse_square(new_between, pull)
+    for i in range(d):
+        away[i] = 0.0
+        for a in range(d):
+            away[i] += pull[i, a] * right[a]
+            information[i, a] = sum_ties * pull[i, a] + (NEAR_MIDDLE if a == i else 0.0)
+    for i in range(d):
+        normal[i] = rng.standard_normal()
+    gaussian(normal, information, away, new_middle)
     new_centres, new_roots, new_scales = np.empty((total, d)), np.empty((total, d, d)), np.empty(total)
     for j in range(total):
+        c, n = 0.0, 0.0
+        if j < used:
+            c, n = scales[order[j]], count[order[j]]
+        else:
+            ties[j] = 2 / TAIL * rng.standard_gamma(0.5 * TAIL)
+        for i in range(d):
+            normal[i] = rng.standard_normal()
         if j >= used:
-            ties[j] = rng.gamma(0.5 * TAIL, 2 / TAIL)
-            new_centres[j] = middle + between @ _gaussian(rng, d) / math.sqrt(ties[j])
-            new_scales[j] = rng.uniform(least, 1.0)
-            new_roots[j] = _lower(_inverse_wishart_root(rng, new_scales[j] * np.diag(shape), freedom))
-            continue
-        i = order[j]
-        n, s = count[i], first[i] + count[i] * centres[i]
-        covariance = np.linalg.inv(ties[j] * pull + n * inverse[j])
-        centre = covariance @ (ties[j] * (pull @ middle) + inverse[j] @ s)
-        centre = centre + _cholesky(covariance) @ _gaussian(rng, d)
-        trace = 0.0
-        for a in range(d):
-            trace += shape[a] * inverse[j, a, a]
-        c = _scale(rng, 0.5 * freedom * d + 1, 0.5 * trace, least)
-        # about the new centre, from moments about the old one
-        moved = centre - centres[i]
-        scatter = second[i].copy()
-        _add_outer(scatter, -1.0, moved, first[i])
-        _add_outer(scatter, -1.0, first[i], moved)
-        _add_outer(scatter, n, moved, moved)
-        for a in range(d):
-            scatter[a, a] += c * shape[a]
-        new_centres[j], new_scales[j] = centre, c
-        new_roots[j] = _lower(_inverse_wishart_root(rng, scatter, freedom + n))
-    return (
-        weights, new_centres, new_roots, new_scales, ties, clients, used, middle, between, shape, nu,
-        concentration,
-    )  # fmt: skip
+            for i in range(d):
+                new_centres[j, i] = new_middle[i]
+                for a in range(d):
+                    new_centres[j, i] += new_between[i, a] * normal[a] / math.sqrt(ties[j])
+                    scatter[i, a] = 0.0
+            c = least + (1.0 - least) * rng.random()
+        else:
+            o, trace = order[j], 0.0
+            for i in range(d):
+                right[i] = 0.0
+                for a in range(d):
+                    information[i, a] = ties[j] * pull[i, a] + n * inverse[j, i, a]
+                    right[i] += ties[j] * pull[i, a] * new_middle[a]
+                    right[i] += inverse[j, i, a] * (first[o, a] + n * centres[o, a])
+                trace += shape[i] * inverse[j, i, i]
+            gaussian(normal, information, right, new_centres[j])
+            c = scale_of_group(rng, 0.5 * freedom * d + 1, 0.5 * trace, least)
+            # about the new centre, from moments about the old one
+            for i in range(d):
+                away[i] = new_centres[j, i] - centres[o, i]
+            for i in range(d):
+                for a in range(d):
+                    scatter[i, a] = second[o, i, a] - away[i] * first[o, a] - first[o, i] * away[a]
+                    scatter[i, a] += n * (away[i] * away[a])
+        for i in range(d):
+            scatter[i, i] += c * shape[i]
+        new_scales[j] = c
+        bartlett(rng, freedom + n, z)
+        wishart_root(z, scatter, new_roots[j])
+        make_lower(new_roots[j])
+    return new_centres, new_roots, new_scales, ties, new_middle, new_between, shape, nu
 
 
-@njit(cache=True)
-def draw_moves(
-    rng, precision, product, square, pull, cross, shift, centres, roots, scales, ties, shape, nu, middle,
-    between, least, basis, common,
+@compiled
+def _draw_moves(
+    rng, precision, product, square, pull, cross, shift, centres, roots, scales, ties, shape, prior, nu,
+    middle, between, least, basis, common,
 ):  # fmt: skip
-    """Linear maps of components and moves of centres (J', r), given how clients stand to their centres.
-
-    With u = theta - mu given, the estimates are theta_hat = mu + move + s_j D_j D u + noise.  D = diag(delta)
-    is common to all components, and drawn if ``common``.  It stretches components and shape together, so the
-    prior of delta is that of the shape, N(0, REACH^2 / 2b).  s_j stretches a component and its scale c_j
-    together; as the prior of c_j is flat, that of s_j is proportional to s_j.  D_j, diagonal too, stretches
-    the component alone, against its prior (Liu and Sabatti 2000).
-
-    All this is in the coordinates of an orthonormal ``basis``, as are the sums (``sweep.Sums``); that of the
-    units where ``common``.  ``shift`` (J', r): how far the centres of the J' components with clients are from
-    the points about which the sums were taken.  Returns s_j D_j D as matrices (J, r, r), moves, and the new
-    roots, scales and shape.
-    """
     used, d = shift.shape
-    shift, centres, middle = shift @ basis, centres @ basis, middle @ basis
-    prior, back = basis.T @ np.diag(shape) @ basis, basis.T @ between
+    information, right, normal = np.empty((d, d)), np.empty(d), np.empty(d)
+    delta, back, against = np.empty(d), np.empty((d, d)), np.empty((d, d))
+    for i in range(d):
+        delta[i], right[i] = 1.0, 0.0
+        for a in range(d):
+            information[i, a] = 0.0
     # sums about the new centres
-    square, product, pull, cross = square.copy(), product.copy(), pull.copy(), cross.copy()
     for j in range(used):
         for i in range(d):
             for a in range(d):
                 square[j, i, a] += shift[j, i] * shift[j, a] * precision[j, i, a]
                 square[j, i, a] -= shift[j, i] * product[j, i, a] + shift[j, a] * product[j, a, i]
                 cross[j, i] -= shift[j, a] * product[j, a, i]
+                information[i, a] += square[j, i, a]
             cross[j, i] -= shift[j, i] * pull[j, i]
         for i in range(d):
             away = 0.0
@@ -345,46 +250,145 @@ def draw_moves(
                 product[j, i, a] -= precision[j, i, a] * shift[j, a]
             pull[j, i] -= away
             cross[j, i] += shift[j, i] * away
-    delta = np.ones(d)
+            right[i] += cross[j, i]
     if common:
-        for_delta = np.linalg.inv(square.sum(axis=0) + np.diag(shape / (nu * REACH**2)))
-        delta = for_delta @ cross.sum(axis=0) + _cholesky(for_delta) @ _gaussian(rng, d)
-    attraction = np.linalg.inv(back @ back.T)
-    moves, scales, roots = np.empty((used, d)), scales.copy(), np.ascontiguousarray(roots)
-    maps, new_roots = np.empty(roots.shape), np.empty(roots.shape)
-    for j in range(len(roots)):
-        stretch = delta.copy()
-        if j >= used:
-            maps[j] = (basis * stretch) @ basis.T
-            new_roots[j] = _lower(maps[j] @ roots[j])
-            continue
-        covariance = np.linalg.inv(ties[j] * attraction + precision[j])
-        right = ties[j] * (attraction @ (middle - centres[j])) + pull[j] - product[j] @ delta
-        move = covariance @ right
-        move += _cholesky(covariance) @ _gaussian(rng, d)
-        moves[j] = basis @ move
-        turned = np.linalg.inv(roots[j]) @ basis
-        against = scales[j] * prior * (turned.T @ turned)
-        force = cross[j] - product[j].T @ move
-        t = _stretch(
-            rng, 2.0, 0.0, 0.0, delta @ force, delta @ square[j] @ delta,
-            0.5 * math.log(least / scales[j]), -0.5 * math.log(scales[j]),
-        )  # fmt: skip
-        stretch *= math.exp(t)
-        scales[j] *= math.exp(2 * t)
-        alone = np.ones(d)
         for i in range(d):
-            here, beside, own_force = stretch[i], 0.0, force[i]
-            for a in range(d):
-                if a != i:
-                    beside += against[i, a] / alone[a]
-                    own_force -= square[j, i, a] * stretch[a]
-            t = _stretch(
-                rng, 1.0 - nu - d, against[i, i], beside, own_force * here, square[j, i, i] * here**2,
-                -MOST_STRETCH, MOST_STRETCH,
+            information[i, i] += WIDEST * shape[i] / nu
+            normal[i] = rng.standard_normal()
+        gaussian(normal, information, right, delta)
+    attraction, move, force = np.empty((d, d)), np.empty(d), np.empty(d)
+    stretch, alone, inner = np.empty(d), np.empty(d), np.empty((d, d))
+    inverse_square(between, attraction)
+    moves, maps, new_roots = np.empty((used, d)), np.empty(roots.shape), np.empty(roots.shape)
+    new_scales = np.empty(len(roots))
+    for j in range(len(roots)):
+        new_scales[j] = scales[j]
+        for i in range(d):
+            stretch[i] = delta[i]
+        if j < used:
+            for i in range(d):
+                right[i] = pull[j, i]
+                for a in range(d):
+                    information[i, a] = ties[j] * attraction[i, a] + precision[j, i, a]
+                    right[i] += ties[j] * attraction[i, a] * (middle[a] - centres[j, a])
+                    right[i] -= product[j, i, a] * delta[a]
+                normal[i] = rng.standard_normal()
+            gaussian(normal, information, right, move)
+            lower_inverse(roots[j], back)
+            for i in range(d):
+                moves[j, i] = 0.0
+                for a in range(d):
+                    moves[j, i] += basis[i, a] * move[a]
+                    inner[i, a] = 0.0
+                    for c in range(d):
+                        inner[i, a] += back[i, c] * basis[c, a]
+            gram(inner, against)
+            along, curved = 0.0, 0.0
+            for i in range(d):
+                force[i] = cross[j, i]
+                for a in range(d):
+                    against[i, a] *= scales[j] * prior[i, a]
+                    force[i] -= product[j, a, i] * move[a]
+                    curved += delta[i] * square[j, i, a] * delta[a]
+                along += delta[i] * force[i]
+            t = log_stretch(
+                rng.standard_exponential(), rng.random(), 2.0, 0.0, 0.0, along, curved,
+                0.5 * math.log(least / scales[j]), -0.5 * math.log(scales[j]),
             )  # fmt: skip
-            alone[i] = math.exp(t)
-            stretch[i] = here * alone[i]
-        maps[j] = (basis * stretch) @ basis.T
-        new_roots[j] = _lower(maps[j] @ roots[j])
-    return maps, moves, new_roots, scales, shape * delta**2
+            new_scales[j] *= math.exp(2 * t)
+            for i in range(d):
+                stretch[i] *= math.exp(t)
+                alone[i] = 1.0
+            for i in range(d):
+                here, beside, own_force = stretch[i], 0.0, force[i]
+                for a in range(d):
+                    if a != i:
+                        beside += against[i, a] / alone[a]
+                        own_force -= square[j, i, a] * stretch[a]
+                t = log_stretch(
+                    rng.standard_exponential(), rng.random(), 1.0 - nu - d, against[i, i], beside,
+                    own_force * here, square[j, i, i] * here * here, -MOST_STRETCH, MOST_STRETCH,
+                )  # fmt: skip
+                alone[i] = math.exp(t)
+                stretch[i] = here * alone[i]
+        for i in range(d):
+            for a in range(d):
+                maps[j, i, a] = 0.0
+                for c in range(d):
+                    maps[j, i, a] += basis[i, c] * stretch[c] * basis[a, c]
+            for a in range(d):
+                new_roots[j, i, a] = 0.0
+                for c in range(a, d):
+                    new_roots[j, i, a] += maps[j, i, c] * roots[j, c, a]
+        make_lower(new_roots[j])
+    return maps, moves, new_roots, new_scales, delta
+
+
+def draw_population(
+    rng: np.random.Generator, order: NDArray[np.intp], sums: Sums, last: Mixture, least: float, spare: int,
+    most: int,
+) -> Mixture:  # fmt: skip
+    """The next population, given sums over clients and the last one, in the varying coordinates.
+
+    ``order``: the components that have clients, those with the most first.
+    ``least``: the smallest scale of a component; the prior is flat between it and 1.
+    ``spare``, ``most``: components without clients, and components in all.
+    """
+    clients, used = sums.clients[order], len(order)
+    total = min(used + spare, most)
+    concentration = _concentration(rng, last.concentration, used, sums.clients.sum())
+    # weights ~ Dirichlet(counts, concentration); the last part is broken into sticks for the spare ones
+    weights, rest = rng.standard_gamma(clients), rng.standard_gamma(concentration)
+    if total > used:
+        sticks = np.append(rng.beta(1.0, concentration, total - used - 1), 1.0)
+        weights = np.append(weights, rest * sticks * np.append(1.0, np.cumprod(1 - sticks[:-1])))
+    centres, roots, scales, ties, middle, between, shape, firmness = _draw_components(
+        rng, total, order, sums.clients, sums.first, sums.second, last.centres, last.roots, last.scales,
+        last.middle, last.between, least, _firmness_constants(used, sums.first.shape[1]),
+    )  # fmt: skip
+    clients = np.append(clients, np.zeros(total - used))
+    return Mixture(
+        weights / weights.sum(), centres, roots, scales, ties, clients, used, middle, between, shape,
+        firmness, concentration,
+    )  # fmt: skip
+
+
+def _concentration(rng: np.random.Generator, old: float, used: int, n_clients: float) -> float:
+    """Of the Dirichlet process, given that ``n_clients`` occupy ``used`` components (Escobar, West 1995)."""
+    shape, rate = CONCENTRATION
+    rate -= math.log(rng.beta(old + 1, n_clients))
+    odds = (shape + used - 1) / (n_clients * rate)
+    more = 1.0 if rng.random() * (1 + odds) < odds else 0.0
+    return max(rng.standard_gamma(shape + used - 1 + more) / rate, 1e-3)
+
+
+def draw_moves(
+    rng: np.random.Generator, order: NDArray[np.intp], sums: Sums, about: Array, population: Mixture,
+    least: float, basis: Array, common: bool,
+) -> tuple[Array, Mixture]:  # fmt: skip
+    """Linear maps of components, and the population moved, given how clients stand to their centres.
+
+    With u = theta - mu given, the estimates are theta_hat = mu + move + s_j D_j D u + noise.  D = diag(delta)
+    is common to all components, and drawn if ``common``.  It stretches components and shape together, so the
+    prior of delta is that of the shape, N(0, REACH^2 / 2b).  s_j stretches a component and its scale c_j
+    together; as the prior of c_j is flat, that of s_j is proportional to s_j.  D_j, diagonal too, stretches
+    the component alone, against its prior (Liu and Sabatti 2000).
+
+    All this is in the coordinates of an orthonormal ``basis``, as are the sums (``sweep.Sums``); that of the
+    units where ``common``.  ``about`` (J, r): the points about which the sums were taken.  The maps
+    are s_j D_j D as matrices (J', r, r).
+    """
+    used = population.occupied
+    centres, middle, between = population.centres[:used], population.middle, population.between
+    shift, prior = centres - about[order], np.diag(population.shape)
+    if not common:
+        shift, centres, middle, between = shift @ basis, centres @ basis, middle @ basis, basis.T @ between
+        prior = basis.T @ prior @ basis
+    maps, moves, roots, scales, delta = _draw_moves(
+        rng, sums.precision[order], sums.product[order], sums.square[order], sums.pull[order],
+        sums.cross[order], shift, centres, population.roots, population.scales, population.ties,
+        population.shape, prior, population.firmness, middle, between, least, basis, common,
+    )  # fmt: skip
+    centres = np.concatenate([population.centres[:used] + moves, population.centres[used:]])
+    shape = population.shape * delta**2
+    return maps, population._replace(centres=centres, roots=roots, scales=scales, shape=shape)

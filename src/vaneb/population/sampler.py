@@ -25,8 +25,8 @@ from vaneb.population.lanes import Lanes, in_a_row, lanes_of
 from vaneb.population.mixtures import Mixture, draw_moves, draw_population
 from vaneb.population.options import Options
 from vaneb.population.start import first_mixture, with_lone_clients
-from vaneb.population.sweep import Sums
 from vaneb.prior import Prior
+from vaneb.semidefinite import diagonals
 
 #: Called with (what is being done, steps done, steps expected).
 Progress = Callable[[str, int, int], None]
@@ -67,7 +67,7 @@ class Sampling:
 def canonical_order(view: ConstantGaussian) -> NDArray[np.intp]:
     """An order of clients that depends on what they say, not on where they stand."""
     precision = view.base_precision
-    diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+    diagonal = diagonals(precision)
     return np.lexsort((*diagonal.T[::-1], *view.estimates.T[::-1]))
 
 
@@ -145,46 +145,40 @@ class _Chain:
         self.sweeps += 1
         r = len(self.varying)
         turn = r > 1 and self.sweeps % TURN == 0
-        basis = np.linalg.qr(self.rng.standard_normal((r, r)))[0] if turn else np.eye(r)
+        basis = np.eye(r)
+        if turn:
+            basis = np.ascontiguousarray(np.linalg.qr(self.rng.standard_normal((r, r)))[0])
         population, sums = self.clients.sweep(
             population, self.sweeps, few, self.rng, basis if turn else np.empty((0, 0))
         )
         if not r:
             return population
-        drawn = self._drawn(
-            sums._replace(first=sums.first @ basis.T, second=basis @ sums.second @ basis.T), population
-        )
-        used = drawn.occupied
-        order = np.argsort(-sums.clients, kind="stable")[:used]
-        centres = drawn.centres[:used, self.varying]
-        maps, move, roots, scales, shape = draw_moves(
-            self.rng, sums.precision[order], sums.product[order], sums.square[order], sums.pull[order],
-            sums.cross[order], centres - population.centres[order][:, self.varying], centres,
-            drawn.roots[:, self.varying], drawn.scales, drawn.ties, drawn.shape, drawn.firmness,
-            drawn.middle, drawn.between, self.options.smallest_scale**2, basis, not turn,
-        )  # fmt: skip
-        moved, new_roots = drawn.centres.copy(), drawn.roots.copy()
-        moved[:used, self.varying] += move
-        new_roots[:, self.varying] = roots
-        if self.clients.follow(drawn, moved, maps, few, self.rng):
-            drawn = drawn._replace(centres=moved, roots=new_roots, scales=scales, shape=shape)
-        return drawn
-
-    def _drawn(self, sums: Sums, last: Mixture) -> Mixture:
-        """The next population, given sums over clients."""
+        if turn:
+            sums = sums._replace(first=sums.first @ basis.T, second=basis @ sums.second @ basis.T)
+        last = self._varying_part(population)
         order = np.argsort(-sums.clients, kind="stable")[: np.count_nonzero(sums.clients)]
-        weights, centres, roots, *rest = draw_population(
-            self.rng, order, sums.clients, sums.first, sums.second, last.centres[:, self.varying],
-            last.roots[:, self.varying], last.scales, last.middle, last.between, last.concentration,
-            self.options.smallest_scale**2, self.spare, self.most,
-        )  # fmt: skip
+        least = self.options.smallest_scale**2
+        drawn = draw_population(self.rng, order, sums, last, least, self.spare, self.most)
+        maps, moved = draw_moves(self.rng, order, sums, last.centres, drawn, least, basis, not turn)
+        drawn, moved = (self._everywhere(one, population.centres[0]) for one in (drawn, moved))
+        return moved if self.clients.follow(drawn, moved.centres, maps, few, self.rng) else drawn
+
+    def _varying_part(self, population: Mixture) -> Mixture:
+        """The population in the coordinates in which clients differ."""
         if not len(self.shared):
-            return Mixture(weights, centres, roots, *rest)
-        everywhere = np.tile(last.centres[0], (len(weights), 1))
-        everywhere[:, self.varying] = centres
-        in_all = np.zeros((len(weights), len(last.centres[0]), len(self.varying)))
-        in_all[:, self.varying] = roots
-        return Mixture(weights, everywhere, in_all, *rest)
+            return population
+        centres, roots = population.centres[:, self.varying], population.roots[:, self.varying]
+        return population._replace(centres=np.ascontiguousarray(centres), roots=np.ascontiguousarray(roots))
+
+    def _everywhere(self, population: Mixture, centre: Array) -> Mixture:
+        """The population in all coordinates; those that clients share are as in ``centre``."""
+        if not len(self.shared):
+            return population
+        centres = np.tile(centre, (len(population.weights), 1))
+        centres[:, self.varying] = population.centres
+        roots = np.zeros((*centres.shape, len(self.varying)))
+        roots[:, self.varying] = population.roots
+        return population._replace(centres=centres, roots=roots)
 
     def run(self, expansions: int, progress: Progress | None) -> tuple[list[Components], Sampling]:
         options, n, blocks = self.options, self.n, len(self.clients.lanes.x)

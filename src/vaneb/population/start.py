@@ -14,9 +14,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
-from vaneb.population import sweep as kernels
-from vaneb.population.conditioning import moments_of
+from vaneb.likelihood.seam import Array, log_of
+from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
@@ -26,6 +25,8 @@ STEPS, STEPS_BETWEEN = 15, 4
 FAR = 8.0
 #: Standard deviation of a group made for one client.
 LONE = 0.3
+#: Blocks of lanes that a step of EM looks at together.
+BLOCKS = 8
 #: Pairs whose merger is tried in a round, for each group.
 PAIRS = 2
 
@@ -99,10 +100,7 @@ def _steps(
     """Steps of EM; a covariance has a weak prior, and groups of less than a client are dropped."""
     r = len(varying)
     for _ in range(count):
-        logs = np.log(np.maximum(weights, 1e-300))
-        _, n, first, second = kernels.expectation(
-            clients.clients, clients.x, clients.precision, logs, varying, centres, roots
-        )
+        n, first, second = _expected(clients, varying, weights, centres, roots)
         keep = n > 1.0
         keep[np.argmax(n)] = True
         n, first, second, centres, roots = n[keep], first[keep], second[keep], centres[keep], roots[keep]
@@ -115,6 +113,23 @@ def _steps(
     return weights, centres, roots
 
 
+def _expected(
+    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
+) -> tuple[Array, Array, Array]:
+    """Expected numbers of clients, and first and second moments of theta - mu, by group."""
+    (m, d), sums = centres.shape, None
+    for first in range(0, len(clients.x), BLOCKS):
+        some = clients.part(slice(first, min(first + BLOCKS, len(clients.x))))
+        _, p, mean, covariance = components_of(some, weights, centres, roots, np.array([0, m]), full=True)
+        u = np.ascontiguousarray((mean - centres)[:, :, varying].swapaxes(0, 1))
+        weighted = p.T[:, :, None] * u
+        inner = np.einsum("kj,kjq->jq", p, covariance).reshape(m, d, d)[:, varying[:, None], varying]
+        parts = p.sum(axis=0), weighted.sum(axis=1), inner + weighted.swapaxes(1, 2) @ u
+        sums = parts if sums is None else tuple(a + b for a, b in zip(sums, parts, strict=True))
+    assert sums is not None
+    return sums
+
+
 def _merged(
     clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
 ) -> tuple[Array, Array, Array]:
@@ -123,9 +138,7 @@ def _merged(
     # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
     price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
     while len(weights) > 1:
-        log_p = kernels.pair_log_likelihoods(
-            clients.clients, clients.x, clients.precision, centres, roots
-        ) + np.log(np.maximum(weights, 1e-300))
+        log_f, shares, *_ = components_of(clients, weights, centres, roots, np.array([0, len(weights)]))
         mu, root = centres[:, varying], roots[:, varying]
         covariance = root @ np.swapaxes(root, 1, 2)
         best, found = -price, None
@@ -137,11 +150,9 @@ def _merged(
             )
             one_centre, one_root = centres[[a]].copy(), roots[[a]].copy()
             one_centre[0, varying], one_root[0, varying] = centre, np.linalg.cholesky(spread)
-            column = np.log(w) + kernels.pair_log_likelihoods(
-                clients.clients, clients.x, clients.precision, one_centre, one_root
-            )
-            others = np.delete(log_p, [a, b], axis=1)
-            change = float((_log_sum(np.hstack([others, column])) - _log_sum(log_p)).sum())
+            log_one, *_ = components_of(clients, np.array([w]), one_centre, one_root, np.array([0, 1]))
+            others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
+            change = float(np.logaddexp(log_of(others), log_one - log_f).sum())
             if change > best:
                 best, found = change, (a, b, w, one_centre, one_root)
         if found is None:
@@ -169,8 +180,3 @@ def _near_pairs(weights: Array, mu: Array, covariance: Array) -> list[tuple[int,
             w * np.linalg.slogdet(both + noise)[1] - weights[a] * log_volume[a] - weights[b] * log_volume[b]
         )
     return sorted(cost, key=lambda pair: cost[pair])
-
-
-def _log_sum(terms: Array) -> Array:
-    top = terms.max(axis=1, keepdims=True)
-    return top[:, 0] + np.log(np.exp(terms - top).sum(axis=1))

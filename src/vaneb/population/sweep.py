@@ -1,9 +1,8 @@
 """One step over clients: a map that returns sums.
 
 ``sweep`` draws each client's component and theta given the population, and returns what the population needs
-to know of them; ``expectation`` returns such sums as expectations, for a step of EM.  Random numbers are a
-function of (seed, client, sweep), so results depend neither on blocks nor on threads, and nothing has to be
-kept of a client between two sweeps.
+to know of them.  Random numbers are a function of (seed, client, sweep), so results depend neither on blocks
+nor on threads, and nothing has to be kept of a client between two sweeps.
 
 Coordinates of theta are of two kinds.  In ``varying`` ones clients differ: components have centres and roots
 there.  The others are the same for all clients; a centre holds their common value, and roots are zero there.
@@ -24,7 +23,6 @@ from vaneb.population.lanes import (
     mixed,
     normals,
     scratch,
-    solve,
     uniform,
     uniforms,
     weigh,
@@ -65,91 +63,62 @@ class Shared(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _shares(x, precision, log_weights, mu, root, room, log_p):
-    """Each component's share in LANES clients, (J, LANES), and the logarithm of the sum in its last row."""
-    m = len(log_weights)
-    for j in range(m):
-        weigh(x, precision, mu[j], root[j], room, log_p[j])
-        for v in range(LANES):
-            log_p[j, v] += log_weights[j]
-    top, total = np.empty(LANES), np.zeros(LANES)
-    for v in range(LANES):
-        top[v] = log_p[0, v]
-    for j in range(1, m):
-        for v in range(LANES):
-            top[v] = max(top[v], log_p[j, v])
-    for j in range(m):
-        for v in range(LANES):
-            log_p[j, v] -= top[v]
-        exponentials(log_p[j], LANES, log_p[j])
-        for v in range(LANES):
-            total[v] += log_p[j, v]
-    for j in range(m):
-        for v in range(LANES):
-            log_p[j, v] /= total[v]
-    for v in range(LANES):
-        log_p[m, v] = top[v] + np.log(total[v])
+def draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta):
+    """Draw component (B, LANES) and theta (B, D, LANES) of each client, given the population.
 
-
-@njit(cache=True, nogil=True)
-def draw_components(x, precision, keys, number, log_weights, centres, roots, component):
-    """Draw the component (B, LANES) of each client, given the population, whatever its theta.
-
+    The component is drawn whatever the theta; thetas are left out where ``theta`` is empty.
     ``keys`` (B, LANES) are the clients' own, ``number`` is the sweep's; x and precision as in ``Lanes``.
     """
-    m, d, r = roots.shape
-    if m == 1:
-        component[:] = 0
-        return
-    mu, root = centres, roots.reshape(m, d * r)
-    room, p = scratch(d, r), np.empty((m + 1, LANES))
-    hashes, left = np.empty(LANES, dtype=np.uint64), np.empty(LANES)
+    (m, d, r), lanes = roots.shape, x.shape[2]
+    root = roots.reshape(m, d * r)
+    room = scratch(d, r, lanes)
+    e, pe, product, own_factor, own_b, pivots = room
+    factors, bs, p = np.empty((m, r * r, lanes)), np.empty((m, r, lanes)), np.empty((m, lanes))
+    own_mu, own_root, normal = np.empty((d, lanes)), np.empty((d * r, lanes)), np.empty((r, lanes))
+    hashes, top, left = np.empty(lanes, dtype=np.uint64), np.empty(lanes), np.empty(lanes)
     for k in range(len(x)):
-        _shares(x[k], precision[k], log_weights, mu, root, room, p)
         for v in range(LANES):
             hashes[v] = mixed(keys[k, v] + np.uint64(number) * GOLDEN)
-        uniforms(hashes, 0, left)
-        _pick(p, left, component[k])
-
-
-def draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta):
-    """Draw component (B, LANES) and theta (B, D, LANES) of each client, given the population."""
-    draw_components(x, precision, keys, number, log_weights, centres, roots, component)
-    draw_thetas(x, precision, keys, number, component, centres, roots, theta)
-
-
-@njit(cache=True, nogil=True)
-def _pick(p, left, component):
-    """The component into which a uniform number falls; uses up ``left``."""
-    for v in range(LANES):
-        left[v] -= p[0, v]
-        component[v] = 0
-    for j in range(1, len(p) - 1):
-        for v in range(LANES):
-            component[v] = j if left[v] >= 0 else component[v]
-            left[v] = left[v] - p[j, v] if left[v] >= 0 else left[v]
-
-
-@njit(cache=True, nogil=True)
-def draw_thetas(x, precision, keys, number, component, centres, roots, theta):
-    """Draw theta (B, D, LANES) of each client, given the population and its component."""
-    m, d, r = roots.shape
-    room, unused, hashes = scratch(d, r), np.empty(LANES), np.empty(LANES, dtype=np.uint64)
-    mu, root, normal = np.empty((d, LANES)), np.empty((d * r, LANES)), np.empty((r, LANES))
-    for k in range(len(x)):
-        if m > 1 or k == 0:
+            component[k, v] = 0
+            top[v] = -np.inf
+        for j in range(m):
+            weigh(x[k], precision[k], centres[j], root[j], (e, pe, product, factors[j], bs[j], pivots), p[j])
             for v in range(LANES):
-                j = component[k, v]
-                for i in range(d):
-                    mu[i, v] = centres[j, i]
-                    for a in range(r):
-                        root[i * r + a, v] = roots[j, i, a]
+                p[j, v] += log_weights[j]
+                top[v] = max(top[v], p[j, v])
+        if m > 1:
+            total = pivots
+            for v in range(LANES):
+                total[v] = 0.0
+            for j in range(m):
+                for v in range(LANES):
+                    p[j, v] -= top[v]
+                exponentials(p[j], len(top), p[j])
+                for v in range(LANES):
+                    total[v] += p[j, v]
+            # the component into which a uniform number falls
+            uniforms(hashes, 0, left)
+            for v in range(LANES):
+                left[v] = left[v] * total[v] - p[0, v]
+            for j in range(1, m):
+                for v in range(LANES):
+                    component[k, v] = j if left[v] >= 0 else component[k, v]
+                    left[v] = left[v] - p[j, v] if left[v] >= 0 else left[v]
+        if theta.size == 0:
+            continue
         for v in range(LANES):
-            hashes[v] = mixed(keys[k, v] + np.uint64(number) * GOLDEN)
-        weigh(x[k], precision[k], mu, root, room, unused)
+            j = component[k, v]
+            for i in range(d):
+                own_mu[i, v] = centres[j, i]
+                for a in range(r):
+                    own_root[i * r + a, v] = root[j, i * r + a]
+            for a in range(r):
+                own_b[a, v] = bs[j, a, v]
+                for c in range(a + 1):
+                    own_factor[a * r + c, v] = factors[j, a * r + c, v]
         for a in range(r):
             normals(hashes, a + 1, normal[a])
-        drawn(mu, root, room, normal, theta[k])
+        drawn(own_mu, own_root, room, normal, theta[k])
 
 
 @njit(cache=True, nogil=True)
@@ -163,10 +132,10 @@ def accept_chances(keys, number, out):
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def turned(x, precision, theta, basis):
     """x, precision and theta of clients in the coordinates of another basis, the columns of ``basis``."""
-    d = x.shape[1]
+    d, lanes = x.shape[1:]
     full = precision.shape[1] > d
     new_x, new_theta, new = np.zeros(x.shape), np.zeros(x.shape), np.zeros((len(x), d * d, LANES))
-    half = np.empty((d, LANES))
+    half = np.empty((d, lanes))
     for k in range(len(x)):
         for i in range(d):
             half[:] = 0.0
@@ -192,22 +161,38 @@ def turned(x, precision, theta, basis):
     return new_x, new, new_theta
 
 
-@njit(cache=True, nogil=True)
 def add_up(n, x, precision, component, theta, varying, centres, basis):
     """``Sums`` over the first ``n`` clients, in the coordinates of ``basis`` unless that is empty."""
     if len(basis):
-        new_x, new_precision, new_theta = turned(x, precision, theta, basis)
-        return _added(n, new_x, new_precision, component, new_theta, varying, centres @ basis)
-    return _added(n, x, precision, component, theta, varying, centres)
+        x, precision, theta = turned(x, precision, theta, basis)
+        centres = centres @ basis
+    m, r = len(centres), len(varying)
+    shapes = (m,), (m, r), (m, r, r), (m, r, r), (m, r, r), (m, r, r), (m, r), (m, r)
+    sums = tuple(np.zeros(shape) for shape in shapes)
+    _add(n, x, precision, component, theta, varying, centres, *sums)
+    return sums
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _added(n, x, precision, component, theta, varying, centres):
-    d, r, m = x.shape[1], len(varying), len(centres)
+def _add(
+    n,
+    x,
+    precision,
+    component,
+    theta,
+    varying,
+    centres,
+    count,
+    first,
+    second,
+    total,
+    product,
+    square,
+    pull,
+    cross,
+):
+    d, r = x.shape[1], len(varying)
     full = precision.shape[1] > d
-    count, first, second = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r))
-    total, product, square = np.zeros((m, r, r)), np.zeros((m, r, r)), np.zeros((m, r, r))
-    pull, cross = np.zeros((m, r)), np.zeros((m, r))
     u, away = np.empty(r), np.empty(d)
     for k in range(n):
         b, v = k // LANES, k % LANES
@@ -220,32 +205,18 @@ def _added(n, x, precision, component, theta, varying, centres):
         for i in range(r):
             c = varying[i]
             first[j, i] += u[i]
-            for a in range(i + 1):
+            for a in range(r):
                 second[j, i, a] += u[i] * u[a]
-            if full:
-                force = 0.0
-                for a in range(d):
-                    force += precision[b, c * d + a, v] * away[a]
-                for a in range(r):
-                    p = precision[b, c * d + varying[a], v]
-                    total[j, i, a] += p
-                    p *= u[a]
-                    product[j, i, a] += p
-                    square[j, i, a] += u[i] * p
-            else:
-                p = precision[b, c, v]
-                force = p * away[c]
-                total[j, i, i] += p
-                p *= u[i]
-                product[j, i, i] += p
-                square[j, i, i] += u[i] * p
+            force = 0.0
+            for a in range(0 if full else c, d if full else c + 1):
+                force += precision[b, c * d + a if full else c, v] * away[a]
+            for a in range(0 if full else i, r if full else i + 1):
+                p = precision[b, c * d + varying[a] if full else c, v]
+                total[j, i, a] += p
+                product[j, i, a] += p * u[a]
+                square[j, i, a] += u[i] * (p * u[a])
             pull[j, i] += force
             cross[j, i] += u[i] * force
-    for j in range(m):
-        for i in range(r):
-            for a in range(i):
-                second[j, a, i] = second[j, i, a]
-    return count, first, second, total, product, square, pull, cross
 
 
 def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying, basis):
@@ -264,7 +235,9 @@ def sweep_shared(n, x, precision, keys, number, log_weights, centres, roots, sha
     d, r, q = x.shape[1], roots.shape[2], len(shared)
     full = precision.shape[1] > d
     component = np.zeros(keys.shape, dtype=np.int64)
-    draw_components(x, precision, keys, number, log_weights, centres, roots, component)
+    draw_clients(
+        x, precision, keys, number, log_weights, centres, roots, component, np.empty((0, 0, x.shape[2]))
+    )
     total, right = np.zeros((q, q)), np.zeros(q)
     p, e = np.zeros((d, d)), np.empty(d)
     for k in range(n):
@@ -287,63 +260,3 @@ def sweep_shared(n, x, precision, keys, number, log_weights, centres, roots, sha
             for a in range(q):
                 total[i, a] += weight[shared[i], shared[a]]
     return total, right
-
-
-@njit(cache=True, nogil=True)
-def expectation(n, x, precision, log_weights, varying, centres, roots):
-    """The sum of log f_k over clients, and ``Sums`` as expectations over components and thetas."""
-    m, d, r = roots.shape
-    mu, root = centres, roots.reshape(m, d * r)
-    room, log_p = scratch(d, r), np.empty((m + 1, LANES))
-    solved, mean = np.empty((r * d, LANES)), np.empty((d, LANES))
-    count, first, second, log_f = np.zeros(m), np.zeros((m, r)), np.zeros((m, r, r)), 0.0
-    u, w = np.empty((r, LANES)), np.empty(LANES)
-    for k in range(len(x)):
-        here = min(LANES, n - k * LANES)
-        _shares(x[k], precision[k], log_weights, mu, root, room, log_p)
-        log_p[:m, here:] = 0.0
-        log_f += log_p[m, :here].sum()
-        for j in range(m):
-            p = log_p[j]
-            if p.max() < 1e-12:
-                continue
-            weigh(x[k], precision[k], mu[j], root[j], room, w)
-            solve(mu[j], root[j], room, solved, mean)
-            count[j] += p.sum()
-            for i in range(r):
-                for v in range(LANES):
-                    u[i, v] = mean[varying[i], v] - mu[j, varying[i]]
-            for i in range(r):
-                s = 0.0
-                for v in range(LANES):
-                    s += p[v] * u[i, v]
-                first[j, i] += s
-                for a in range(i + 1):
-                    for v in range(LANES):
-                        w[v] = u[i, v] * u[a, v]
-                    for c in range(r):
-                        for v in range(LANES):
-                            w[v] += solved[c * d + varying[i], v] * solved[c * d + varying[a], v]
-                    s = 0.0
-                    for v in range(LANES):
-                        s += p[v] * w[v]
-                    second[j, i, a] += s
-    for j in range(m):
-        for i in range(r):
-            for a in range(i):
-                second[j, a, i] = second[j, i, a]
-    return log_f, count, first, second
-
-
-@njit(cache=True, nogil=True)
-def pair_log_likelihoods(n, x, precision, centres, roots):
-    """log-likelihood of each client integrated over each component, (K, J), without the client's constant."""
-    m, d, r = roots.shape
-    mu, root = centres, roots.reshape(m, d * r)
-    room, found, out = scratch(d, r), np.empty(LANES), np.empty((n, m))
-    for k in range(len(x)):
-        for j in range(m):
-            weigh(x[k], precision[k], mu[j], root[j], room, found)
-            for v in range(min(LANES, n - k * LANES)):
-                out[k * LANES + v, j] = found[v]
-    return out

@@ -9,6 +9,7 @@ import numpy as np
 from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.semidefinite import diagonals
 
 #: Width of a population that keeps clients without an estimate within reason, in that of the estimates.
 WIDE = 1.0
@@ -31,7 +32,7 @@ class Units(NamedTuple):
 def units_of(view: ConstantGaussian) -> Units:
     """Centre and scale of the population, coordinate by coordinate, that no single client can move far."""
     x, precision = view.estimates, view.base_precision
-    diagonal = precision if precision.ndim == 2 else np.diagonal(precision, axis1=1, axis2=2)
+    diagonal = diagonals(precision)
     d = x.shape[1]
     centre, scale = np.zeros(d), np.ones(d)
     for i in range(d):

@@ -17,6 +17,7 @@ from vaneb.prior import Prior
 from vaneb.report.embed import numbers
 from vaneb.report.fit import prior_content
 from vaneb.report.population import coordinates
+from vaneb.report.quantities import INTERCEPT
 
 #: Parameters, at most, whose population is drawn.
 MOST = 40
@@ -111,19 +112,21 @@ def _parameters(prior: Prior) -> list[list[Any]]:
 
 
 def _prior(prior: Prior) -> dict[str, Any]:
-    """The picture looks as far as clients are expected: three standard deviations to both sides."""
+    """The picture looks as far as clients are expected: three standard deviations to both sides.
+
+    It opens on what differs most, not on an intercept if anything else differs.
+    """
     axes = coordinates(prior, prior.atoms, MOST)
     middle = axes.of(prior.mean[None])[0]
     reach = 3 * np.sqrt(np.einsum("ia,ab,ib->i", axes.map, prior.covariance, axes.map))
     reach = np.where(reach > 0, reach, np.maximum(0.06 * np.abs(middle), 1e-6))
-    return prior_content(prior, axes, np.stack([middle - reach, middle + reach]))
+    spread = np.array([prior.typical_sd[i] for i in axes.shown])
+    slopes = spread * [prior.names[i] != INTERCEPT for i in axes.shown]
+    opens = int(np.argmax(slopes if slopes.any() else spread))
+    return {**prior_content(prior, axes, np.stack([middle - reach, middle + reach])), "opens": opens}
 
 
 def _bytes(count: int) -> str:
-    return (
-        f"{count:,} bytes"
-        if count < 10_000
-        else f"{count / 1e3:,.0f} kB"
-        if count < 1e7
-        else f"{count / 1e6:,.0f} MB"
-    )
+    if count < 10_000:
+        return f"{count:,} bytes"
+    return f"{count / 1e3:,.0f} kB" if count < 1e7 else f"{count / 1e6:,.0f} MB"

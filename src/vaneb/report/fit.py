@@ -88,7 +88,10 @@ def fit_content(
         "title": title,
         "sentence": words.findings(shown[opens], posterior, held_out, noun, level),
         "noun": list(noun),
-        "notes": [*notes, *_notes(posterior, axes.shown, len(clients), noun[1])],
+        "notes": [
+            *(words.sentence(note) for note in dict.fromkeys((*notes, *getattr(model, "notes_", ())))),
+            *_notes(posterior, axes.shown, len(clients), noun[1]),
+        ],
         "reading": list(reading),
         "details": _details(model, posterior, noun, seconds),
         "methods": words.methods(posterior, noun, level, _seen(posterior, reports, noun[0])),
@@ -142,6 +145,7 @@ def grouped_content(
         sizes=fit.local.fits.n if (fit.local.fits.n != 1).any() else None,
         held_out=fit.held_out,
         notes=fit.notes,
+        reading=fit.read,
         client=fit.design.client,
         outcome=outcome_of(fit),
     )

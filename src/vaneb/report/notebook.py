@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from vaneb.estimators import Estimator
-    from vaneb.npmle.fit import Certificate
-    from vaneb.posterior import Posterior
-    from vaneb.prior import Prior
+from vaneb.estimators import Estimator
+from vaneb.npmle.fit import Certificate
+from vaneb.posterior import Posterior
+from vaneb.prior import Prior
 
 WIDTH, HEIGHT = 360, 90
 FEW = 5
@@ -25,6 +24,15 @@ def table_of(rows: Mapping[str, Any]) -> str:
         for name, value in rows.items()
     )
     return f"<table>{cells}</table>"
+
+
+def html_of(shown: Any) -> str:
+    """What a notebook shows of an estimator or of what a fit has found."""
+    if isinstance(shown, Prior):
+        return prior_html(shown)
+    if isinstance(shown, Posterior):
+        return posterior_html(shown)
+    return certificate_html(shown) if isinstance(shown, Certificate) else estimator_html(shown)
 
 
 def prior_html(prior: Prior) -> str:

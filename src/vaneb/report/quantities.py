@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from vaneb.decisions import Decisions, JointPosterior
+from vaneb.decisions.funnel import funnel
 from vaneb.likelihood.seam import Array
 from vaneb.report.embed import numbers
 from vaneb.semidefinite import standard_errors
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Numbers (draws, clients, parameters) behind a page, and draws at least.
 NUMBERS, FEWEST = 1e7, 400
+#: Points of each limit of a funnel plot.
+LIMIT_POINTS = 121
 LINKS = {"gaussian": "identity", "huber": "identity", "binomial": "logit", "poisson": "log", "gamma": "log"}
 INVERSE = {"identity": lambda x: x, "logit": expit, "log": np.exp}
 INTERCEPT = "Intercept"
@@ -153,13 +156,21 @@ class Shown:
         at = self.decisions.n if exposure else 1 / np.where(known, found.error, np.nan)
         assert at is not None
         shown = clients[known[clients]]
+        # The limits of clients as large as any between the smallest and the largest.
+        size = np.geomspace(at[shown].min(), at[shown].max(), LIMIT_POINTS) if len(shown) else np.ones(1)
+        size = np.unique(np.round(size)) if self.decisions.counted == "binomial" and exposure else size
+        counted = self.decisions.counted if exposure else None
+        chance = funnel(np.full(len(size), found.target), 1 / size, size, counted, found.target)
         outside = np.where(known, found.outside, 0)
         return {
             "target": numbers(inverse(np.array(found.target))),
             "clients": [int(k) for k in np.flatnonzero(known[clients])],
             "x": numbers(at[shown]),
-            "label": LABELS[self.decisions.counted if exposure else None],
-            "lower": [numbers(inverse(row[shown])) for row in found.lower],
-            "upper": [numbers(inverse(row[shown])) for row in found.upper],
+            "label": LABELS[counted],
+            "limits": {
+                "x": numbers(size),
+                "lower": numbers(inverse(chance.lower)),
+                "upper": numbers(inverse(chance.upper)),
+            },
             "outside": [int((outside >= 1).sum()), int((outside >= 2).sum())],
         }

@@ -52,6 +52,11 @@ def number(value: float, percent: bool = False, step: float | None = None) -> st
     return text.replace("-", "\u2212") + ("%" if percent else "")
 
 
+def sentence(note: str) -> str:
+    """A note of a command as a sentence of the page."""
+    return f"{note[:1].upper()}{note[1:]}{'' if note.endswith(('.', '!', '?')) else '.'}"
+
+
 def findings(
     shown: Shown, posterior: Posterior, held_out: HeldOut | None, noun: tuple[str, str], level: float
 ) -> str:
@@ -81,7 +86,7 @@ def findings(
             f"**{above:,} above** and **{below:,} below**; {_wrong(shown.flags.wrong, above + below)}. "
         )
         parts.append(_extremes(shown, one, say))
-    parts.append(_gain(shown, posterior, held_out, one, level))
+    parts.append(_gain(shown, held_out, one, level))
     flagged = sum(map(bool, posterior.flag))
     if flagged:
         parts.append(f" **{flagged:,}** {one if flagged == 1 else many} flagged: see the table.")
@@ -124,7 +129,7 @@ def _called(name: object, one: str) -> str:
     return f"{one} {name}" if str(name).replace(".", "").isdecimal() else str(name)
 
 
-def _gain(shown: Shown, posterior: Posterior, held_out: HeldOut | None, one: str, level: float) -> str:
+def _gain(shown: Shown, held_out: HeldOut | None, one: str, level: float) -> str:
     if held_out is not None:
         values = held_out.values
         better = []

@@ -30,7 +30,7 @@ from vaneb.flower import client_data, network_client
 from vaneb.flower.archive import Archive
 from vaneb.flower.secure import crowded
 from vaneb.flower.settings import Settings
-from vaneb.flower.start import box_of, cover
+from vaneb.flower.totals import box_of, cover
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.pseudo_em import pseudo_em

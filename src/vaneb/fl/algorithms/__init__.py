@@ -14,8 +14,7 @@ from vaneb.fl.algorithm import Algorithm
 from vaneb.fl.algorithms.ditto import ditto
 from vaneb.fl.algorithms.fedala import fedala
 from vaneb.fl.algorithms.fedavg import fedavg
-from vaneb.fl.algorithms.fedavg_ft import fedavg_ft
-from vaneb.fl.algorithms.fedavg_ft_all import fedavg_ft_all
+from vaneb.fl.algorithms.fedavg_ft import fedavg_ft, fedavg_ft_all
 from vaneb.fl.algorithms.fedavg_prior import fedavg_prior
 from vaneb.fl.algorithms.fedbabu import fedbabu
 from vaneb.fl.algorithms.fedper import fedper

@@ -1,14 +1,17 @@
 """What a client does in most algorithms, so that their files hold only what is their own.
 
-``sgd`` in their constructors stands for ``epochs``, ``batch_size`` and ``learning_rate``.
+``sgd`` in their constructors stands for ``epochs``, ``batch_size``, ``learning_rate``, ``optimiser`` and
+``momentum``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +19,7 @@ from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import ClientData, Params, Personalize, Rng
 from vaneb.fl.head_training import TunedHeads, fine_tune_heads
 from vaneb.fl.network import Network, head_matrix, load_params, read_params, with_head
-from vaneb.fl.training import sgd_epochs
+from vaneb.fl.training import is_plain, sgd_epochs
 from vaneb.fl.trees import Tree
 
 Train = Callable[..., Params]
@@ -24,9 +27,19 @@ Train = Callable[..., Params]
 TuneHeads = Callable[[Params, Sequence[ClientData], Sequence[Rng]], TunedHeads]
 
 
-def local_training(network: Network, *, epochs: int, batch_size: int, learning_rate: float) -> Train:
+def local_training(
+    network: Network,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    optimiser: str = "sgd",
+    momentum: float = 0.0,
+) -> Train:
     """A function that trains given parameters on a client's images and returns what they became."""
-    usual = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    is_plain(optimiser, momentum)  # refuses what cannot be
+    usual: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    usual |= {"optimiser": optimiser, "momentum": momentum}
 
     def train(params: Params, data: ClientData, rng: Rng, **changes: Any) -> Params:
         load_params(network, params)
@@ -36,12 +49,19 @@ def local_training(network: Network, *, epochs: int, batch_size: int, learning_r
     return train
 
 
-def head_tuning(
-    network: Network, *, epochs: int, batch_size: int, learning_rate: float, adjusted: bool = False
-) -> TuneHeads:
-    """``fine_tune_heads`` with these options; ``adjusted``: on logits plus the client's log-proportions."""
-    options: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    return partial(fine_tune_heads, network, adjusted=adjusted, **options)
+def head_tuning(network: Network, **options: Any) -> TuneHeads:
+    """``fine_tune_heads`` with these options."""
+    local_training(network, **{name: value for name, value in options.items() if name != "adjusted"})
+    return partial(fine_tune_heads, network, **options)
+
+
+def set_aside(data: ClientData, share: float) -> tuple[ClientData, ClientData]:
+    """A client's images without a share of them, and that share: one or more, never all, the same always."""
+    order = torch.from_numpy(np.random.default_rng(data.client).permutation(len(data)))
+    count = min(len(data) - 1, max(1, round(share * len(data))))
+    parts = (order[count:], order[:count])
+    kept, aside = (replace(data, images=data.images[rows], labels=data.labels[rows]) for rows in parts)
+    return kept, aside
 
 
 def chosen(params: Params, names: Iterable[str]) -> Params:

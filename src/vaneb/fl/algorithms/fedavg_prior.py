@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState
+from vaneb.fl.algorithms.common import set_aside
 from vaneb.fl.algorithms.fedavg import fedavg
 from vaneb.fl.label_prior import log_proportions
 from vaneb.fl.network import Network, head_matrix, load_params, logits, with_head
@@ -42,17 +42,14 @@ def fedavg_prior(network: Network, *, left_out: float = 0.1, **sgd: Any) -> Algo
 
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         # The same images in every round, or training would see them.
-        order = torch.from_numpy(np.random.default_rng(data.client).permutation(len(data)))
-        aside, used = order.split([count := round_up(left_out, len(data)), len(data) - count])
+        kept, aside = set_aside(data, left_out)
         load_params(network, message["params"])
-        scores = logits(network, data.images[aside]) if count else torch.zeros(0, data.n_classes)
-        offset = log_proportions(data.labels[used], data.n_classes)
+        scores = logits(network, aside.images) if len(aside) else torch.zeros(0, data.n_classes)
+        offset = log_proportions(kept.labels, data.n_classes)
         fit = [
-            -functional.cross_entropy(scores + s * offset, data.labels[aside], reduction="sum")
-            for s in STRENGTHS
+            -functional.cross_entropy(scores + s * offset, aside.labels, reduction="sum") for s in STRENGTHS
         ]
-        part = replace(data, images=data.images[used], labels=data.labels[used])
-        output, client_state = base.client_update(message, part, client_state, rng)
+        output, client_state = base.client_update(message, kept, client_state, rng)
         return {**output, "fit": torch.stack(fit), "n": len(data)}, client_state
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
@@ -69,8 +66,3 @@ def fedavg_prior(network: Network, *, left_out: float = 0.1, **sgd: Any) -> Algo
     return Algorithm(
         client_update, evaluated, init, broadcast, server_update, personalize_matched=personalize_matched
     )
-
-
-def round_up(share: float, n: int) -> int:
-    """That share of n, at least one and never all."""
-    return min(n - 1, max(1, round(share * n)))

@@ -14,9 +14,7 @@ from vaneb.fl.trees import Tree
 def fedbabu(
     network: Network,
     *,
-    tune_epochs: int,
-    tune_rate: float,
-    tune_batch_size: int,
+    tuning: dict[str, Any],
     tune: str = "all",
     **sgd: Any,
 ) -> Algorithm:
@@ -24,14 +22,13 @@ def fedbabu(
 
     Parameters
     ----------
+    tuning : options of the fine-tuning, as those of training.
     tune : "all" (the whole network, as in the paper's tables) or "head".
     """
     if tune not in ("all", "head"):
         raise InvalidOption(f"tune = {tune!r}: use 'all' or 'head'.")
     train = local_training(network, **sgd)
-    fine_tune = local_training(
-        network, epochs=tune_epochs, batch_size=tune_batch_size, learning_rate=tune_rate
-    )
+    fine_tune = local_training(network, **tuning)
 
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         params = train(message["params"], data, rng, names=network.body_names)

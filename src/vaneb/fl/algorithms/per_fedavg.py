@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng
 from vaneb.fl.algorithms.common import local_training
 from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import batches, gradients, step
+from vaneb.fl.training import batches, gradients, only_plain, step
 from vaneb.fl.trees import Tree
 
 
@@ -19,6 +21,7 @@ def per_fedavg(
     learning_rate: float,
     inner_rate: float,
     adapt_epochs: int = 1,
+    **optimiser: Any,
 ) -> Algorithm:
     """Meta-gradient steps w <- w - beta grad f(w - alpha grad f(w; D); D') on pairs of batches D, D'.
 
@@ -28,7 +31,7 @@ def per_fedavg(
     inner_rate : alpha, of the inner step, and of the adaptation before use.
     adapt_epochs : passes over its own data with which a client adapts the shared network before use.
     """
-
+    only_plain("per_fedavg", **optimiser)
     adapt = local_training(network, epochs=adapt_epochs, batch_size=batch_size, learning_rate=inner_rate)
 
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from vaneb.fl.algorithm import (
 )
 from vaneb.fl.algorithms.common import local_training
 from vaneb.fl.network import Network, load_params, read_params
-from vaneb.fl.training import batches, check_positive, gradients, pull_to, pull_towards, step
+from vaneb.fl.training import batches, check_positive, gradients, only_plain, pull_to, pull_towards, step
 from vaneb.fl.trees import Tree
 
 
@@ -31,6 +32,7 @@ def pfedme(
     inner_steps: int = 5,
     outer_rate: float = 0.1,
     mixing: float = 1.0,
+    **optimiser: Any,
 ) -> Algorithm:
     """Per batch theta ~ argmin f(theta) + lambda / 2 ||theta - w||^2, then w <- w - eta lambda (w - theta).
 
@@ -41,6 +43,7 @@ def pfedme(
     outer_rate : eta.
     mixing : beta; the server moves to (1 - beta) w + beta times the clients' average.
     """
+    only_plain("pfedme", **optimiser)
     check_positive(strength=strength, inner_steps=inner_steps, outer_rate=outer_rate, mixing=mixing)
     near = local_training(
         network, epochs=epochs * inner_steps, batch_size=batch_size, learning_rate=learning_rate
@@ -50,7 +53,7 @@ def pfedme(
         load_params(network, message["params"])
         network.module.train()
         theta = [network.tensors[name] for name in network.trainable_names]
-        w = [message["params"][name].clone() for name in network.trainable_names]
+        w = [message["params"][name].to(network.device, copy=True) for name in network.trainable_names]
         pull = pull_to(w, strength)
         for _ in range(epochs):
             for images, labels in batches(data, batch_size, rng):
@@ -61,7 +64,8 @@ def pfedme(
                     step(theta, direction, learning_rate)
                 with torch.no_grad():
                     step(w, torch._foreach_sub(w, theta), outer_rate * strength)
-        shared = {**read_params(network), **dict(zip(network.trainable_names, w, strict=True))}
+        moved = {name: value.cpu() for name, value in zip(network.trainable_names, w, strict=True)}
+        shared = read_params(network) | moved
         return {"params": shared, "n": len(data)}, client_state
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:

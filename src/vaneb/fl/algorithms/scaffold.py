@@ -12,6 +12,7 @@ from torch import Tensor
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState, weighted_average
 from vaneb.fl.algorithms.common import local_training
 from vaneb.fl.network import Network
+from vaneb.fl.training import only_plain
 from vaneb.fl.trees import Tree
 
 
@@ -24,6 +25,7 @@ def scaffold(
     ----------
     n_clients : N, the size of the whole federation: the server's control moves by |S| / N.
     """
+    only_plain("scaffold", **{name: sgd[name] for name in ("optimiser", "momentum") if name in sgd})
     names, train = network.trainable_names, local_training(network, learning_rate=learning_rate, **sgd)
 
     def zeros(params: Params) -> Params:
@@ -38,7 +40,7 @@ def scaffold(
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         start, control = message["params"], message["control"]
         own = client_state.get("control") or zeros(start)
-        correction = [control[name] - own[name] for name in names]
+        correction = [(control[name] - own[name]).to(network.device) for name in names]
         steps = 0
 
         def adjust(moving: Sequence[Tensor], direction: Sequence[Tensor]) -> None:

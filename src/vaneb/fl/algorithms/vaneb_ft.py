@@ -16,10 +16,9 @@ from typing import Any
 
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Rng, ServerState, of_cohorts
 from vaneb.fl.algorithms.common import head_tuning, own_head
-from vaneb.fl.algorithms.vaneb_common import empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.head_covariance import head_variances
 from vaneb.fl.network import Network
-from vaneb.fl.personalise_heads import Rule
+from vaneb.fl.personalise_heads import Rule, empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.trees import Tree
 
 

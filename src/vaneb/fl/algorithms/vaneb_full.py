@@ -10,10 +10,9 @@ from torch import Tensor
 
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState, average_of
 from vaneb.fl.algorithms.common import local_training
-from vaneb.fl.algorithms.vaneb_common import empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.head_covariance import parameter_variances
 from vaneb.fl.network import Network, load_params, reestimate_statistics
-from vaneb.fl.personalise_heads import Rule
+from vaneb.fl.personalise_heads import Rule, empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.trees import Tree
 
 

@@ -1,21 +1,27 @@
-"""VANEB-GLM: heads as multinomial regressions under one population of groups, learnt by all clients together.
+"""VANEB-GLM: heads as multinomial regressions under one population, learnt by all clients together.
 
 Beyond the paper.  On the frozen body of FedAvg, with features h and the client's log-proportions o_k,
 
     y ~ softmax(Phi_k h + o_k),      vec(Phi_k) ~ sum_g w_g N(mu_g, tau^2 I),
 
 with the exact likelihood.  A round is a step of EM: for each group every client finds the mode of its head
-and Laplace's marginal likelihood there, the server takes weights and means.  A client's head is its posterior
-mean over groups.  How much it keeps of its own follows from how much its images say, direction by direction.
-A client that comes later needs the population only.  tau is given, not learnt.
+and its height there, the server takes weights and means, and goes a step further in the direction in which
+the means have moved (Nesterov's).  A client's head is the mean of its modes over groups.  How much it keeps
+of its own follows from how much its images say, direction by direction.  A client that comes later needs the
+population only.
 
-EM finds what is near its start, so several run side by side, each from heads of clients drawn by lot; the
-one with the highest likelihood goes on.
+How many groups there are and how wide they are is learnt too.  Candidates for the population run side by
+side: each number of groups up to ``groups``, from several starts (heads of clients drawn by lot), with each
+spread.  In these rounds every client keeps a fifth of its images aside.  Candidates then count by how likely
+they made the labels kept aside; those that count for nothing are dropped, and the rest go on with all images.
+What a client uses is the mean of its heads: of one candidate where images tell which, of many where not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,147 +30,212 @@ from torch.nn import functional
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState
-from vaneb.fl.head_training import softmax_residuals
+from vaneb.fl.algorithms.common import set_aside
 from vaneb.fl.label_prior import log_proportions
 from vaneb.fl.network import Network, features, head_matrix, load_params, with_head
 from vaneb.fl.training import check_positive
 from vaneb.fl.trees import Tree
 
-#: Newton steps in a round, which begins where the last has ended; the most for the network that is kept; and
-#: the improvement of the log posterior below which there are no more.
-STEPS, MOST_STEPS, ENOUGH = 3, 20, 1e-3
-#: Rounds in which all starts go on, after one in which clients send heads of their own; their spread.
-SEARCH, OWN_SPREAD = 4, 1.0
+#: Newton steps in a round, which begins where the last has ended, and for the network that is kept; the gain
+#: in the log posterior below which there are no more; the most steps of conjugate gradients in each.
+STEPS, MOST_STEPS, ENOUGH, DIRECTIONS = 2, 20, 1e-3, 20
+#: Rounds in which all candidates go on, after one in which clients send heads of their own; their spread; the
+#: share of images kept aside in them; the least that a candidate has to count for afterwards.
+SEARCH, OWN_SPREAD, ASIDE, LEAST = 5, 1.0, 0.2, 0.01
 
 
-def vaneb_glm(network: Network, *, groups: int = 1, starts: int = 5, spread: float = 0.05) -> Algorithm:
-    """EM for weights and means, one step a round; starts from a FedAvg network, whose body stays as it is.
+def vaneb_glm(
+    network: Network, *, groups: int = 4, starts: int = 3, spreads: Sequence[float] = (0.1, 0.3)
+) -> Algorithm:
+    """EM for populations, one step a round; starts from a FedAvg network, whose body stays as it is.
 
     Parameters
     ----------
-    groups : of the population, at most; one is a single Gaussian.
-    starts : of EM, if there are several groups.
-    spread : tau^2.
+    groups : of the population, at most; with one every candidate is a single Gaussian.
+    starts : of EM, for each number of groups above one.
+    spreads : values of tau^2 that are tried.
     """
-    check_positive(spread=spread)
-    if groups < 1 or starts < 1:
-        raise InvalidOption(f"groups = {groups}, starts = {starts}: must be at least 1.")
+    check_positive(**{f"spreads[{i}]": spread for i, spread in enumerate(spreads)})
+    if groups < 1 or starts < 1 or not spreads:
+        raise InvalidOption(f"groups = {groups}, starts = {starts}, spreads = {spreads}: at least 1 of each.")
+    several = groups > 1 or len(spreads) > 1
 
     def init(params: Params, rng: Rng) -> ServerState:
-        only = head_matrix(network, params).to(torch.float64)[None, None]
-        memory = {"means": only, "weights": torch.ones(1, 1), "spread": OWN_SPREAD if groups > 1 else spread}
-        return ServerState(params, memory={**memory, "lot": int(rng.integers(2**31))})
+        shared, spread = head_matrix(network, params)[None], OWN_SPREAD if several else float(spreads[0])
+        candidate = _population([shared], [spread])
+        return ServerState(params, memory={**candidate, "lot": int(rng.integers(2**31))})
 
     def broadcast(state: ServerState, client: int) -> Tree:
-        return {"params": state.params, **{key: state.memory[key] for key in ("means", "weights", "spread")}}
+        sent = {key: state.memory[key] for key in ("means", "weights", "spread", "owner", "credit")}
+        return {"params": state.params, **sent, "aside": several and state.round <= SEARCH}
 
-    def posteriors(message: Tree, client_state: Tree, data: ClientData, steps: int) -> tuple[Tensor, Tensor]:
-        """Heads (starts, groups, C, F) and log marginal likelihoods (starts, groups)."""
+    def fitted(message: Tree, start: Tensor | None, data: ClientData, steps: int) -> tuple[Tensor, Tensor]:
+        """Modes (B, C, F) in all B groups of all candidates, and the logarithms of weight times height."""
         load_params(network, message["params"])
-        seen = features(network, data.images).to(torch.float64)
-        offset = log_proportions(data.labels, data.n_classes).to(torch.float64)
-        means, begin = message["means"], client_state.get("heads")
-        if begin is None or begin.shape != means.shape:
-            begin = means
-        heads, fit = torch.empty_like(means), torch.empty(means.shape[:2], dtype=torch.float64)
-        for place in np.ndindex(*means.shape[:2]):
-            heads[place], fit[place] = head_posterior(
-                seen, data.labels, offset, means[place], float(message["spread"]), begin[place], steps
-            )
-        return heads, fit
+        offset = log_proportions(data.labels, data.n_classes)
+        if start is None or start.shape != message["means"].shape:
+            start = message["means"]
+        seen = features(network, data.images)
+        heads, height = head_modes(
+            seen, data.labels, offset, message["means"], message["spread"], start, steps
+        )
+        return heads, height + message["weights"].log()
 
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
-        heads, fit = posteriors(message, client_state, data, STEPS)
-        return {"heads": heads, "fit": fit, "n": len(data)}, {"heads": heads}
+        kept, aside = set_aside(data, ASIDE) if message["aside"] else (data, None)
+        heads, fit = fitted(message, client_state.get("heads"), kept, STEPS)
+        output = {"heads": heads, "fit": fit, "n": len(data)}
+        if aside is not None:
+            offset = log_proportions(kept.labels, data.n_classes)
+            scores = torch.einsum("nf,bcf->bcn", features(network, aside.images), heads) + offset[:, None]
+            labels = aside.labels.expand(len(heads), -1)
+            found = -functional.cross_entropy(scores, labels, reduction="none").sum(1)
+            output["found"] = _within(message["owner"], fit + found) - _within(message["owner"], fit)
+        return output, {"heads": heads}
 
     def server_update(state: ServerState, outputs: Outputs) -> tuple[ServerState, Tree]:
-        memory = dict(state.memory)
-        heads = torch.stack([out["heads"] for out in outputs.values()])
-        fit = torch.stack([out["fit"] for out in outputs.values()]) + memory["weights"].log()
-        likelihood = fit.logsumexp(2).sum(0)
-        if state.round == 0 and groups > 1:
-            lots, k = np.random.default_rng(memory["lot"]), len(heads)
-            drawn = [lots.choice(k, groups, replace=k < groups) for _ in range(starts)]
-            memory["means"] = torch.stack([heads[rows, 0, 0] for rows in drawn])
-            memory["weights"] = torch.full((starts, groups), 1 / groups)
-            memory["spread"] = spread
+        memory, owner = dict(state.memory), state.memory["owner"]
+        heads, fit = (torch.stack([out[key] for out in outputs.values()]) for key in ("heads", "fit"))
+        if state.round == 0 and several:
+            memory |= drawn(heads[:, 0], head_matrix(network, state.params), memory["lot"])
         else:
-            shares = torch.softmax(fit, 2)
+            shares = torch.exp(fit - _within(owner, fit)[:, owner])
             weight = shares.sum(0)
-            means = torch.einsum("ksg,ksgcf->sgcf", shares, heads) / weight[..., None, None].clamp(min=1e-9)
-            empty = (weight < 1e-6)[..., None, None]
-            memory["means"] = torch.where(empty, memory["means"], means)
-            memory["weights"] = (weight / len(heads)).clamp(min=1e-12).to(torch.float32)
-            if state.round == SEARCH:
-                best = int(likelihood.argmax())
-                memory["means"] = memory["means"][best : best + 1]
-                memory["weights"] = memory["weights"][best : best + 1]
-        mean = (memory["weights"][0, :, None, None] * memory["means"][0]).sum(0)
-        params = with_head(network, state.params, mean)
-        info = {"likelihood": float(likelihood.max())}
+            means = torch.einsum("kb,kbcf->bcf", shares, heads) / weight[:, None, None].clamp(min=1e-9)
+            means = torch.where((weight < 1e-6)[:, None, None], memory["behind"], means)
+            ahead = max(0, state.round - several * (1 if state.round <= SEARCH else SEARCH + 1))
+            memory["means"] = means + ahead / (ahead + 3) * (means - memory["behind"])
+            memory["behind"], memory["weights"] = means, (weight / len(heads)).clamp(min=1e-12)
+            if state.round == SEARCH and several:
+                total = torch.stack([out["found"] for out in outputs.values()]).sum(0)
+                memory |= _pruned(memory, torch.log_softmax(total, 0))
+        share = torch.softmax(memory["credit"], 0)[memory["owner"]] * memory["weights"]
+        params = with_head(network, state.params, torch.einsum("b,bcf->cf", share, memory["behind"]))
+        info = {"likelihood": float(_within(owner, fit).sum(0).max()), "candidates": len(memory["credit"])}
         return replace(state, params=params, round=state.round + 1, memory=memory), info
 
-    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
-        heads, fit = posteriors(message, client_state, data, MOST_STEPS)
-        shares = torch.softmax(fit[0] + message["weights"][0].log(), 0)
-        return with_head(network, message["params"], (shares[:, None, None] * heads[0]).sum(0))
+    def drawn(heads: Tensor, shared: Tensor, lot: int) -> Tree:
+        """All candidates, started at heads of clients (K, C, F)."""
+        rng, k = np.random.default_rng(lot), len(heads)
+        means = [shared[None]]
+        for number in range(2, groups + 1):
+            means += [heads[rng.choice(k, number, replace=k < number)] for _ in range(starts)]
+        return _population(means * len(spreads), [spread for spread in spreads for _ in means])
 
-    evaluated = "the FedAvg body with the client's posterior mean of the head (exact likelihood)"
+    def personalize(message: Tree, client_state: Tree, data: ClientData, rng: Rng) -> Params:
+        heads, fit = fitted(message, client_state.get("heads"), data, MOST_STEPS)
+        owner = message["owner"]
+        share = torch.exp(fit - _within(owner, fit)[owner]) * torch.softmax(message["credit"], 0)[owner]
+        return with_head(network, message["params"], torch.einsum("b,bcf->cf", share, heads))
+
+    evaluated = "the FedAvg body with the client's posterior mode of the head (exact likelihood)"
     return Algorithm(
         client_update, evaluated, init, broadcast, server_update, personalize, adds_label_prior=True
     )
 
 
-def head_posterior(
+def _population(means: Sequence[Tensor], spreads: Sequence[float]) -> dict[str, Tensor]:
+    """Candidates, one for each entry of ``means`` (groups, C, F), group after group."""
+    sizes = torch.tensor([len(part) for part in means])
+    owner = torch.repeat_interleave(torch.arange(len(means)), sizes)
+    stacked = torch.cat(list(means))
+    return {
+        "means": stacked,
+        "behind": stacked,
+        "weights": (1 / sizes)[owner],
+        "spread": torch.tensor(spreads, dtype=torch.float32)[owner],
+        "owner": owner,
+        "credit": torch.zeros(len(means)),
+    }
+
+
+def _pruned(memory: Tree, credit: Tensor) -> dict[str, Tensor]:
+    """The candidates that count for something, numbered anew; their means start from where they are."""
+    stays = credit >= np.log(LEAST)
+    rows = stays[memory["owner"]]
+    left = {key: memory[key][rows] for key in ("behind", "weights", "spread")}
+    number = stays.cumsum(0) - 1
+    return {**left, "means": left["behind"], "owner": number[memory["owner"][rows]], "credit": credit[stays]}
+
+
+def _within(owner: Tensor, values: Tensor) -> Tensor:
+    """log sum exp over the groups of each candidate: (..., B) to (..., candidates)."""
+    return torch.stack([values[..., owner == c].logsumexp(-1) for c in range(int(owner.max()) + 1)], -1)
+
+
+@torch.inference_mode()
+def head_modes(
     seen: Tensor,
     labels: Tensor,
     offset: Tensor,
-    mean: Tensor,
-    spread: float,
+    means: Tensor,
+    spread: Tensor,
     start: Tensor | None = None,
     steps: int = MOST_STEPS,
-) -> tuple[Tensor, float]:
-    """Mode of a head (C, F) under N(mean, spread I), and Laplace's log marginal likelihood of the labels.
+) -> tuple[Tensor, Tensor]:
+    """Modes (B, C, F) of a head under N(mean_b, spread_b I), and log posteriors there, up to a constant.
+
+    By Newton's method, each step by conjugate gradients: no matrix of the size of a head is formed.
 
     Parameters
     ----------
     seen : (n, F)
     labels : (n,)
     offset : (C,), added to the logits.
-    start : where Newton's steps begin; the mean by default.
+    means, start : (B, C, F); Newton's steps begin at the means by default.
+    spread : (B,)
     """
+    truth = functional.one_hot(labels, len(offset)).to(seen.dtype)
+    wide = spread[:, None, None]
 
-    def loss(head: Tensor) -> float:
-        fit = functional.cross_entropy(seen @ head.T + offset, labels, reduction="sum")
-        return float(fit + (head - mean).square().sum() / (2 * spread))
+    def scores(heads: Tensor) -> Tensor:
+        return (seen @ heads.flatten(0, 1).T).unflatten(1, heads.shape[:2]).movedim(1, 0)
 
-    head = (mean if start is None else start).clone()
-    value = loss(head)
+    def back(rows: Tensor) -> Tensor:
+        """sum_i r_bi h_i', (B, C, F), for rows (B, n, C)."""
+        return (rows.movedim(1, 2).flatten(0, 1) @ seen).unflatten(0, (len(rows), -1))
+
+    def height(heads: Tensor) -> Tensor:
+        fit = (torch.log_softmax(scores(heads) + offset, 2) * truth).sum((1, 2))
+        return fit - ((heads - means).square() / (2 * wide)).sum((1, 2))
+
+    def curved(p: Tensor, direction: Tensor) -> Tensor:
+        moved = p * scores(direction)
+        return back(moved - p * moved.sum(2, keepdim=True)) + direction / wide
+
+    heads = (means if start is None else start).clone()
+    value = height(heads)
     for _ in range(steps):
-        gradient = softmax_residuals(head, seen, labels, offset).T @ seen + (head - mean) / spread
-        factor = torch.linalg.cholesky(_information(seen, head, offset, spread))
-        step = torch.cholesky_solve(gradient.reshape(-1, 1), factor).reshape(head.shape)
-        while (tried := loss(head - step)) > value and float(step.abs().max()) > ENOUGH:
-            step = step / 2
-        gained = value - tried
-        if not gained > 0:
-            break
-        head, value = head - step, tried
+        p = torch.softmax(scores(heads) + offset, 2)
+        step = _conjugate(partial(curved, p), back(p - truth) + (heads - means) / wide)
+        size = torch.ones_like(value)
+        for _ in range(10):
+            tried = height(heads - size[:, None, None] * step)
+            if (tried >= value).all():
+                break
+            size = torch.where(tried < value, size / 2, size)
+        better = tried > value
+        heads = torch.where(better[:, None, None], heads - size[:, None, None] * step, heads)
+        gained, value = (tried - value).max(), torch.where(better, tried, value)
         if gained < ENOUGH:
             break
-    factor = torch.linalg.cholesky(_information(seen, head, offset, spread))
-    return head, -value - float(factor.diagonal().log().sum()) - head.numel() / 2 * float(np.log(spread))
+    return heads.clone(), value.clone()
 
 
-def _information(seen: Tensor, head: Tensor, offset: Tensor, spread: float) -> Tensor:
-    """sum_i (diag p_i - p_i p_i') kron h_i h_i' + I / spread, (CF, CF), block by block."""
-    p = torch.softmax(seen @ head.T + offset, 1)
-    classes, width = head.shape
-    matrix = torch.empty(classes, width, classes, width, dtype=seen.dtype)
-    for a in range(classes):
-        for b in range(a + 1):
-            weight = p[:, a] * (float(a == b) - p[:, b])
-            matrix[a, :, b] = matrix[b, :, a] = (weight[:, None] * seen).T @ seen
-    flat = matrix.reshape(classes * width, classes * width)
-    flat.diagonal().add_(1 / spread)
-    return flat
+def _conjugate(matrix: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
+    """Solve matrix(x) = right, (B, C, F), for each b, to a hundredth of the length of ``right``."""
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum((1, 2), keepdim=True)
+
+    x, residual, direction = torch.zeros_like(right), right, right
+    length = first = dot(right, right).clamp(min=1e-30)
+    for _ in range(DIRECTIONS):
+        image = matrix(direction)
+        rate = length / dot(direction, image).clamp(min=1e-30)
+        x, residual = x + rate * direction, residual - rate * image
+        before, length = length, dot(residual, residual).clamp(min=1e-30)
+        if (length <= 1e-4 * first).all():
+            break
+        direction = residual + length / before * direction
+    return x

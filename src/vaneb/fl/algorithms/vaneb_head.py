@@ -8,11 +8,10 @@ from typing import Any
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, ClientData, Outputs, Params, Rng, ServerState, average_of
 from vaneb.fl.algorithms.common import chosen, local_training
-from vaneb.fl.algorithms.vaneb_common import empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.head_covariance import head_variances
 from vaneb.fl.head_training import softmax_residuals
 from vaneb.fl.network import Network, features, head_matrix, with_head
-from vaneb.fl.personalise_heads import Rule
+from vaneb.fl.personalise_heads import Rule, empirical_bayes, seeded_start, send_own_head
 from vaneb.fl.trees import Tree
 
 

@@ -11,7 +11,7 @@ function federationPage(data) {
   if (data.exchanges.length) parts.push(section("What was exchanged", "Both ways, with all that a message needs to be understood.", plainTable(["", "Messages", "To the sites", "From the sites"], data.exchanges)));
   if (data.prior) {
     const none = data.prior.axes.map(() => []);
-    const view = { prior: data.prior, own: none, mean: none, ids: [], noise: null, single: true, chosen: () => -1, describe: () => [], words: ["", "clients"], opens: Math.max(0, data.prior.axes.findIndex((name) => name !== "Intercept")), noun: ["client", "clients"] };
+    const view = { prior: data.prior, own: none, mean: none, ids: [], noise: null, single: true, chosen: () => -1, describe: () => [], words: ["", "clients"], opens: data.prior.opens, noun: ["client", "clients"] };
     parts.push(section("The population, in numbers", "The average over clients, and how far a client typically is from it.", plainTable(["Parameter", "Mean", "Standard deviation"], data.parameters.map(([name, mean, sd]) => [name, say(mean), say(sd)]))));
     if (data.prior.spreads) parts.push(priorSection("prior", "The population", "Where the clients' parameters lie. Each site has its own results and a page with them. Nobody else has them.", view));
   }

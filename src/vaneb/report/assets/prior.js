@@ -74,7 +74,7 @@ function lineView(name, view, [i]) {
   let spots = [];
   const draw = (context, width, height) => {
     const x = inScale(view, i, [MARGIN.left, width - MARGIN.right]);
-    const split = height - 150;
+    const split = height - (count ? 150 : MARGIN.bottom + 10);
     const fine = ((x.domain[1] - x.domain[0]) / 200) ** 2, extra = prior.spreads ? fine : view.noise[i] || 11 * fine;
     const curve = prior.curves && prior.curves[i];
     const xs = spaced(x.domain[0], x.domain[1], curve ? curve.mean.length : 400), values = curve ? curve.mean : xs.map(density1(prior, i, extra));
@@ -108,8 +108,8 @@ function lineView(name, view, [i]) {
     context.fillStyle = colour("muted");
     context.textAlign = "left";
     context.textBaseline = "bottom";
-    context.fillText("own", 8, up + 6);
-    context.fillText("after", 8, down + 6);
+    if (count && !view.single) context.fillText("own", 8, up + 6);
+    if (count) context.fillText("after", 8, down + 6);
     spots = [];
     clipped(context, x, linear([0, 1], [height, 0]), () => {
       const opacity = opacityFor(count);

@@ -106,13 +106,13 @@ function huesFor(opacity) {
 function funnelFigure(data, p, chosen) {
   const c = data.clients, f = data.funnels[p], count = f.clients.length;
   let spots = [];
-  const order = f.x.map((_, i) => i).sort((a, b) => f.x[a] - f.x[b]);
+  const small = f.x.slice().sort((a, b) => a - b)[Math.floor(count * 0.03)];
   const figure = picture(340, (context, width, height) => {
     const hues = huesFor(count > 3000 ? 0.4 : 0.8);
     const wide = Math.max(...f.x) / Math.max(Math.min(...f.x), 1e-300) > 30;
     const own = f.clients.map((k) => c.own[p][k]);
-    const limits = (values) => values.filter((_, i) => f.x[i] >= f.x[order[Math.floor(count * 0.03)]]);
-    const range = robustExtent([f.target, ...own], limits(f.lower[0]).concat(limits(f.upper[0])));
+    const limits = (values) => values.filter((_, i) => f.limits.x[i] >= small);
+    const range = robustExtent([f.target, ...own], limits(f.limits.lower[0]).concat(limits(f.limits.upper[0])));
     const span = wide ? [Math.min(...f.x) / 1.15, Math.max(...f.x) * 1.15] : [Math.max(0, Math.min(...f.x) * 0.9), Math.max(...f.x) * 1.05];
     const box = [MARGIN.left, width - MARGIN.right], x = wide ? logarithmic(span, box) : linear(span, box), y = valueAxis(data, p, range, [height - MARGIN.bottom, MARGIN.top]);
     frame(context, x, y, { xlabel: f.label, ylabel: `own ${c.parameters[p]}` });
@@ -131,9 +131,9 @@ function funnelFigure(data, p, chosen) {
         context.strokeStyle = faded("ink", 0.75);
         context.lineWidth = 1.2;
         context.setLineDash(dash);
-        for (const side of [f.lower[level], f.upper[level]]) {
+        for (const side of [f.limits.lower[level], f.limits.upper[level]]) {
           context.beginPath();
-          order.forEach((i, n) => context[n ? "lineTo" : "moveTo"](x(f.x[i]), y(side[i])));
+          side.forEach((limit, i) => context[i ? "lineTo" : "moveTo"](x(f.limits.x[i]), y(limit)));
           context.stroke();
         }
       });

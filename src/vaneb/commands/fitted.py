@@ -1,6 +1,7 @@
-"""What ``--json`` gives: all that a command found, under names that stay.
+"""What commands say of a fitted model: lines of the summary, ``--json``, and what was promised and missed.
 
-``clients`` has one object for each, with the columns of the table that ``--out`` would get, not rounded.
+JSON has all that a command found, under names that stay.  ``clients`` has one object for each, with the
+columns of the table that ``--out`` would get, not rounded.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vaneb.commands.outcome import ExitCode
+import typer
+
+from vaneb.commands.outcome import ExitCode, complain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,3 +73,44 @@ def _fitted(model: VANEB, missed: bool) -> dict[str, Any]:
         "certificate": certificate,
         "sampling": getattr(model, "sampling_", None),
     }
+
+
+def promise_missed(model: VANEB) -> str:
+    """What was promised and not reached, in words; "" where all is well.
+
+    The certified solver promises a gap.  A sampled population promises nothing but what it says of itself.
+    """
+    certificate = model.certificate_
+    if certificate is None or model.solver not in (None, "certified") or certificate.reached:
+        return ""
+    return f"the fit stopped at a gap of {certificate.gap:.2g}, above the tolerance {model.tol:g}"
+
+
+def population_rows(model: VANEB) -> dict[str, str]:
+    """Lines of a summary: the population, and how well it is known."""
+    prior = model.prior_
+    effects = getattr(model, "effects_", None)
+    own = slice(0, prior.dimension if effects is None else len(effects.mean))  # without the covariates'
+    numbers = zip(prior.names[own], prior.mean[own], prior.typical_sd[own], strict=True)
+    names = [f"{name} {m:.4g} (sd {s:.3g})" for name, m, s in numbers]
+    rows = {
+        "population": str(prior),
+        "mean and sd": ", ".join(names[:6]) + (", ..." if len(names) > 6 else ""),
+    }
+    if getattr(model, "certificate_", None) is not None:
+        rows["certificate"] = str(model.certificate_)
+    elif getattr(model, "sampling_", None) is not None:
+        rows["sampling"] = str(model.sampling_)
+    else:
+        rows["certificate"] = "none, the population was given"
+    return rows
+
+
+def end(missed: str) -> None:
+    """The end of a command that has written its results, in words and a code where something was missed."""
+    if missed:
+        complain(
+            f"warning: {missed}. The results are written; the average log-likelihood may be that far below "
+            "the best."
+        )
+        raise typer.Exit(ExitCode.NOT_CERTIFIED)

@@ -73,6 +73,11 @@ def test_inverse_wishart_roots() -> None:
 
 def test_every_kernel_is_compiled_once() -> None:
     """Another layout of an array, or a constant for a number, would compile a kernel once more."""
+    kernels = (
+        sweep.draw_clients, sweep._add, sweep.turned, conditioning.posteriors, mixtures._draw_components,
+        mixtures._draw_moves, draws.gaussian, draws.make_lower,
+    )  # fmt: skip
+    before = {kernel.__name__: len(kernel.signatures) for kernel in kernels}  # of other tests
     rng, quick = np.random.default_rng(7), Options(draws=5, burn=5, sweeps=10, fewest_sweeps=0)
     for d in (1, 3):
         estimates, root = rng.standard_normal((70, d)), rng.standard_normal((70, d, d))
@@ -82,10 +87,5 @@ def test_every_kernel_is_compiled_once() -> None:
             model.personalize(Reports(estimates, **noise)).interval(0.9)
     some = np.array([True, False, True])
     sample_populations(ConstantGaussian(estimates, full), options=quick, varying=some)
-    kernels = (
-        sweep.draw_clients, sweep._add, sweep.turned, conditioning.posteriors, mixtures._draw_components,
-        mixtures._draw_moves, draws.gaussian, draws.make_lower,
-    )  # fmt: skip
-    assert {kernel.__name__: len(kernel.signatures) for kernel in kernels} == {
-        kernel.__name__: 1 for kernel in kernels
-    }
+    compiled = {kernel.__name__: len(kernel.signatures) - before[kernel.__name__] for kernel in kernels}
+    assert max(compiled.values()) <= 1, compiled

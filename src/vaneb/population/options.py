@@ -31,7 +31,7 @@ class Options:
 
     draws: int = 400
     burn: int = 200
-    sweeps: int = 30_000
+    sweeps: int = 20_000
     effort: float = 2.5e7
     accuracy: float = 0.02
     fewest_sweeps: int = 3_000

@@ -72,13 +72,13 @@ def setting_tables(values: Values, data: str, setting: str) -> list[str]:
             "|---|---:|---|---:|---|",
         ]
         for other in OTHERS:
-            if (other, PROTOCOLS[0]) not in found:
-                continue
+            if not found[step, PROTOCOLS[0]].keys() & found.get((other, PROTOCOLS[0]), {}).keys():
+                continue  # no seed of both
             cells = []
             for protocol in PROTOCOLS:
                 gain, error = paired(found[step, protocol], found[other, protocol])
                 cells += [
-                    f"{gain:+.2f} ± {error:.2f}",
+                    f"{gain:+.2f}{'' if np.isnan(error) else f' ± {error:.2f}'}",
                     verdict(gain, error, len(found[step, protocol].keys() & found[other, protocol].keys())),
                 ]
             lines.append(f"| {METHODS[other][0]} | {' | '.join(cells)} |")

@@ -22,8 +22,8 @@ from vaneb.flower.client_data import LocalModel
 from vaneb.flower.lossless import fit_sums
 from vaneb.flower.settings import Settings
 from vaneb.flower.sums import SiteSums, site_sums
+from vaneb.likelihood.base import Array
 from vaneb.likelihood.exact import exact_likelihood
-from vaneb.likelihood.seam import Array
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import gaussian
 from vaneb.posterior import posterior

@@ -32,7 +32,7 @@ from vaneb.grouped import scores as grouped_scores
 from vaneb.grouped.design import learn_design
 from vaneb.grouped.formula import parse
 from vaneb.grouped.predictive import expected_response
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import binomial
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from vaneb.blocks import one_blas_thread
 from vaneb.estimators import as_likelihood
-from vaneb.likelihood.seam import Likelihood
+from vaneb.likelihood.base import Likelihood
 from vaneb.study.estimators import Clients
 from vaneb.study.prior_curves import CURVES, FiveCurves
 from vaneb.study.scenarios import simulate

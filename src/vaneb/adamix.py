@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 
 class SphericalMixture(NamedTuple):

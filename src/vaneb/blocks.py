@@ -1,4 +1,4 @@
-"""One seam for work over blocks of clients: ``map_blocks`` calls a function on each block, in threads.
+"""Work over blocks of clients: ``map_blocks`` calls a function on each block, in threads.
 
 The compiled kernels release the interpreter lock, so threads are enough.  Blocks are fixed by the number
 of clients alone and results come back in order: a sum over them does not depend on the number of threads.

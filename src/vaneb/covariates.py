@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.recoded import Recoded
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.posterior import Correction, Pieces, Posterior, Summary
 from vaneb.prior import Prior
 

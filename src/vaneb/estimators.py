@@ -18,9 +18,9 @@ from vaneb.blocks import one_blas_thread
 from vaneb.covariates import CovariateCoding, Effects, learn_covariates
 from vaneb.display import Shown
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.noise_check import noise_notes
 from vaneb.npmle import SOLVERS, solver
 from vaneb.npmle.fit import Certificate, Fit, Progress, Step

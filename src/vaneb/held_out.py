@@ -10,7 +10,7 @@ import numpy as np
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import POPULATIONS, VANEB, as_likelihood
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.population.options import Options
 from vaneb.population.sampler import canonical_order
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import blocks
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.population import conditioning as kernels
 
 Whole = NDArray[np.intp]

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 #: A factor is told where it is this many standard errors from 1, and this far from it.
 SURE, FACTOR = 5.0, 1.25

@@ -5,7 +5,7 @@ clients are among them (``benchmarks/populations/sample.py``).  So it is learnt 
 over the Parquet file, as many as memory holds.  Then blocks of clients are read, personalised, written and
 forgotten.
 
-Blocks go through one seam, a function with the signature of ``vaneb.blocks.map_blocks``: in this process by
+Blocks go through one function, with the signature of ``vaneb.blocks.map_blocks``: in this process by
 default, ``ray_map`` for the workers of a Ray cluster (which must see the file).  Results are the same.
 """
 
@@ -54,13 +54,13 @@ def _clients_in_memory(path: str | Path) -> int:
 
 
 class MapOver(Protocol):
-    """The seam: ``function`` of every block of clients, in order."""
+    """``function`` of every block of clients, in order."""
 
     def __call__(self, function: Callable[[slice], Any], n_clients: int, size: int) -> Iterator[Any]: ...
 
 
 def in_turn(function: Callable[[slice], Any], n_clients: int, size: int) -> Iterator[Any]:
-    """The seam in this process: one block in memory at a time."""
+    """In this process: one block in memory at a time."""
     return map(function, blocks(n_clients, size))
 
 
@@ -129,7 +129,7 @@ def connect(address: str) -> None:
 
 
 def ray_map(function: Callable[[slice], Any], n_clients: int, size: int) -> Iterator[Any]:
-    """The seam on Ray: as many blocks at a time as the cluster has processors, in order.
+    """On Ray: as many blocks at a time as the cluster has processors, in order.
 
     Uses the cluster that ``ray.init`` has connected to, or starts one on this machine.
     """

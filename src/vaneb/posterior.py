@@ -27,9 +27,9 @@ import numpy as np
 from vaneb.blocks import map_blocks
 from vaneb.display import Shown
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.likelihood.base import Array, Likelihood, log_of
 from vaneb.likelihood.expansion import view_of
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, log_of
 from vaneb.population import conditioning as kernels
 from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, lanes_of

@@ -28,7 +28,7 @@ from vaneb import validation
 from vaneb.display import Shown
 from vaneb.errors import InvalidReport
 from vaneb.files import replacing
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.semidefinite import unit_diagonal
 
 FORMAT, OLD_FORMAT = "vaneb-prior/2", "vaneb-prior/1"

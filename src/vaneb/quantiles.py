@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numba import njit
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.vector_math import exponentials
 
 #: Components below this share of a client's posterior do not move a quantile that anyone reads.

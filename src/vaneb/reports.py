@@ -28,7 +28,7 @@ from vaneb.noise import as_covariance_function, check_fits
 from vaneb.validation import Labels, Place
 
 if TYPE_CHECKING:
-    from vaneb.likelihood.seam import Likelihood
+    from vaneb.likelihood.base import Likelihood
 
 OK = "ok"
 

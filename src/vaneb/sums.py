@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices, log_of
+from vaneb.likelihood.base import Array, Likelihood, as_matrices, log_of
 from vaneb.npmle.pseudo_em import RIDGE
 from vaneb.semidefinite import solve_ridged
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import rosen, rosen_der
 
 from vaneb.grouped.descent import descend
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 
 def valley(x: Array) -> tuple[float, Array]:

@@ -7,8 +7,8 @@ import pytest
 
 import vaneb.npmle.certified as module
 from vaneb import VANEB, Reports
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.cells import cell_bounds
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.npmle.ascent import Maxima, client_log_weights
 from vaneb.npmle.certified import certified
 from vaneb.npmle.fit import log_mixture

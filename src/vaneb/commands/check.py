@@ -10,7 +10,7 @@ import typer
 
 from vaneb.commands import options
 from vaneb.commands.options import column_choice
-from vaneb.commands.outcome import ExitCode, printable, told_to_user
+from vaneb.commands.outcome import ExitCode, errors_in_words, printable
 from vaneb.commands.streams import name_of, print_json
 from vaneb.errors import InvalidOption, VanebError
 
@@ -53,7 +53,7 @@ def check(
 
     Rows are counted from 1, without the header.
     """
-    with told_to_user(as_json=as_json):
+    with errors_in_words(as_json=as_json):
         from vaneb.dialect import TextOptions
 
         options = TextOptions(sep, decimal, encoding)

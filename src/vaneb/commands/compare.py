@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vaneb.commands.outcome import told_to_user
+from vaneb.commands.outcome import errors_in_words
 
 
 def compare(
@@ -21,7 +21,7 @@ def compare(
     form: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
 ) -> None:
     """Draw the accuracies of training runs, and the fitted priors."""
-    with told_to_user():
+    with errors_in_words():
         from vaneb.drawing import check_format
         from vaneb.files import make_folder
         from vaneb.fl.errors import MissingData

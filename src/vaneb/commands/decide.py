@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands import options
-from vaneb.commands.outcome import told_to_user
+from vaneb.commands.outcome import errors_in_words
 from vaneb.commands.streams import (
     check_files,
     check_level,
@@ -63,7 +63,7 @@ def decide(
     quiet: options.Quiet = False,
 ) -> None:
     """Say who differs, who is highest or lowest, and all ranks."""
-    with told_to_user(as_json=as_json):
+    with errors_in_words(as_json=as_json):
         check_files({"RESULT": posterior}, {"--out": out}, as_json)
         check_level(level)
         asked: dict[str, Any] = {

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from vaneb.commands.outcome import told_to_user
+from vaneb.commands.outcome import errors_in_words
 from vaneb.commands.progress import Callback, progress_bar
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Show two examples whose truth is known."""
-    with told_to_user():
+    with errors_in_words():
         from rich.console import Console
 
         from vaneb.datasets import batting

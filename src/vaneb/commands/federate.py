@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vaneb.commands.outcome import ExitCode, complain, printable, told_to_user
+from vaneb.commands.outcome import ExitCode, complain, errors_in_words, printable
 from vaneb.errors import InvalidOption
 from vaneb.files import absent, locked, private_files, private_folder
 
@@ -77,7 +77,7 @@ def keys(
     A client sends NAME.crt to the server's operator, who puts it into the server's keys/nodes. NAME is its
     private key and stays.
     """
-    with told_to_user():
+    with errors_in_words():
         _need_flower()
         from vaneb.flower.keys import make_keys, renew_client, renew_server
 
@@ -113,7 +113,7 @@ def init(
 
     With --site NAME for a site, otherwise for a server. Files that are there already stay as they are.
     """
-    with told_to_user(), private_files():
+    with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import service
 
@@ -152,7 +152,7 @@ def server(
 
     Run it again with the same folder to resume, or to serve a client that came late.
     """
-    with told_to_user(), private_files():
+    with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import checks, control, door, journal, processes, status
         from vaneb.flower.archive import Archive
@@ -273,7 +273,7 @@ def client(
     What the client answers is said by its policy; what leaves is in FOLDER/studies first, and all that was
     asked, answered and refused in FOLDER/ledger.jsonl.
     """
-    with told_to_user(), private_files():
+    with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import checks, journal, status, supernode
         from vaneb.flower.gate import client_context
@@ -352,7 +352,7 @@ def release(
 
     Read FOLDER/studies/STUDY/release.json first: it is what leaves when the server asks again.
     """
-    with told_to_user(), private_files():
+    with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower.ledger import approve
 
@@ -364,7 +364,7 @@ def ledger(
     folder: Annotated[Path, typer.Argument(help="The client's folder.")],
 ) -> None:
     """Show all that a client was asked, answered and refused, and whether the ledger is as it was written."""
-    with told_to_user():
+    with errors_in_words():
         _need_flower()
         from vaneb.flower.ledger import BEGINNING, read_ledger, spent
         from vaneb.flower.privacy import epsilon_of
@@ -390,7 +390,7 @@ def status(
     """Say who is there, what waits, which versions, and when certificates expire; exit code 3 if something
     needs attention.
     """
-    with told_to_user(as_json=as_json):
+    with errors_in_words(as_json=as_json):
         _need_flower()
         from vaneb.flower.status import status_of, told
 
@@ -415,7 +415,7 @@ def simulate(
 
     Clients' results go to FOLDER/clients.
     """
-    with told_to_user():
+    with errors_in_words():
         _need_flower()
         from vaneb.flower import control
         from vaneb.flower.client_data import count_clients

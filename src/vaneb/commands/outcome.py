@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
 
 @contextlib.contextmanager
-def told_to_user(interrupted: str = "interrupted.", *, as_json: bool = False) -> Iterator[None]:
+def errors_in_words(interrupted: str = "interrupted.", *, as_json: bool = False) -> Iterator[None]:
     """Turn errors that the user can do something about into a line and an exit code.
 
     ``interrupted``: what an interrupt leaves behind, and how to go on.  ``as_json``: for a script, too.

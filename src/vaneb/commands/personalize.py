@@ -12,7 +12,7 @@ import typer
 from vaneb.commands import options
 from vaneb.commands.fitted import end, personalize_json, population_rows, promise_missed
 from vaneb.commands.options import Population, column_choice, refuse_smooth
-from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
     check_files,
@@ -95,7 +95,7 @@ def personalize(
     quiet: options.Quiet = False,
 ) -> None:
     """Improve each client's estimate with the reports of all."""
-    with told_to_user(as_json=as_json):
+    with errors_in_words(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)
         check_level(level)

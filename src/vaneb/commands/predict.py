@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands import options
-from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.commands.streams import (
     check_files,
     check_level,
@@ -55,7 +55,7 @@ def predict(
     response; for several classes p_<class> instead), lower and upper. Where a value is missing they are
     empty.
     """
-    with told_to_user(as_json=as_json):
+    with errors_in_words(as_json=as_json):
         check_level(level)
         check_files({"MODEL": model, "NEW": new}, {"--out": out}, as_json)
         from vaneb.dialect import TextOptions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaneb.commands import options
-from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.commands.streams import check_files, print_rows, summary_beside, table_writer, write_together
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def report(
 
     What `vaneb personalize` takes: several such tables can be put under each other, and rows stay at home.
     """
-    with told_to_user():
+    with errors_in_words():
         check_files({"ROWS": rows}, {"--out": out})
         from vaneb.dialect import TextOptions
         from vaneb.grouped.client_reports import code_rows, report_rows

@@ -12,7 +12,7 @@ import typer
 from vaneb.commands import options
 from vaneb.commands.fitted import end, population_rows, promise_missed, run_json
 from vaneb.commands.options import Population, refuse_smooth
-from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.commands.progress import progress_bar
 from vaneb.commands.streams import (
     check_files,
@@ -77,7 +77,7 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Fit a mixed model to rows, with a population of any shape."""
-    with told_to_user(as_json=as_json):
+    with errors_in_words(as_json=as_json):
         begin = time.perf_counter()
         refuse_smooth(smooth)
         check_level(level)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from vaneb.commands import options
-from vaneb.commands.outcome import ExitCode, complain, told_to_user
+from vaneb.commands.outcome import ExitCode, complain, errors_in_words
 from vaneb.commands.progress import duration, terminal_bar
 from vaneb.commands.streams import check_files
 from vaneb.drawing import check_format
@@ -68,7 +68,7 @@ def study(
 
     Run it again to resume, or to add replicates.
     """
-    with told_to_user():
+    with errors_in_words():
         check_format(form)
         numbers = {
             name: _numbers(text, f"--{name.replace('_', '-')}")

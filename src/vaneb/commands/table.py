@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from vaneb.commands.outcome import told_to_user
+from vaneb.commands.outcome import errors_in_words
 
 Form = StrEnum("Form", ["TEXT", "MARKDOWN", "CSV"])
 Points = StrEnum("Points", ["OWN", "CORRECTED", "ADDED"])
@@ -32,7 +32,7 @@ def table(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write instead.")] = None,
 ) -> None:
     """Print the accuracies of training runs, best ones marked."""
-    with told_to_user():
+    with errors_in_words():
         import sys
 
         from vaneb.files import write_atomically

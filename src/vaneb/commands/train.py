@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands import options
-from vaneb.commands.outcome import told_to_user
+from vaneb.commands.outcome import errors_in_words
 from vaneb.commands.progress import duration, terminal_bar
 from vaneb.commands.streams import check_files
 from vaneb.errors import InvalidOption
@@ -65,7 +65,7 @@ def train(
 
     Results are written row by row.  Run the same command again to resume after an interruption.
     """
-    with told_to_user(f"interrupted: finished rounds are saved in {out}; the same command resumes."):
+    with errors_in_words(f"interrupted: finished rounds are saved in {out}; the same command resumes."):
         _need_torch()
         check_files({}, {"--report": report})
         from vaneb.fl.experiment import run_experiment

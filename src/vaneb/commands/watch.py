@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vaneb.commands.outcome import complain, told_to_user
+from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.errors import InvalidOption
 
 
@@ -21,7 +21,7 @@ def watch(
 
     Serves to this machine only, and reads DIR without touching it.  Ctrl-C ends it.
     """
-    with told_to_user():
+    with errors_in_words():
         from vaneb.report.server import make_server
 
         if not folder.is_dir():

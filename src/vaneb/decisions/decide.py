@@ -24,7 +24,7 @@ from vaneb.decisions.selection import (
     ranks_of,
 )
 from vaneb.errors import InvalidOption
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa

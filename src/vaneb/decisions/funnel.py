@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import ndtri
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 #: Probabilities within the limits, by convention.
 LIMITS = (0.95, 0.998)

@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 #: Cuts are sought between this many blocks of neighbours; up to as many clients, between any two.
 BLOCKS = 200

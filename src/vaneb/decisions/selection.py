@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 Flagged = NDArray[np.bool_]
 #: Nobody is named whose own probability is below this, however sure the others are.

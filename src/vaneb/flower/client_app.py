@@ -43,7 +43,7 @@ from vaneb.flower.policy import Policy, PolicyRefused, Released, row_marks
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
 from vaneb.flower.sums import Population, allowed, dispersion_of, own_halves, site_sums
-from vaneb.likelihood.seam import Likelihood
+from vaneb.likelihood.base import Likelihood
 
 app = ClientApp()
 

@@ -16,7 +16,7 @@ from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.settings import Settings
 from vaneb.grouped.frames import as_pandas, canonical_order, client_ids, need_column
-from vaneb.likelihood.seam import Likelihood
+from vaneb.likelihood.base import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
 from vaneb.reports import Reports

@@ -20,7 +20,7 @@ from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree, check_array
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.starts import completed_estimates
 from vaneb.npmle.options import DEFAULT
 from vaneb.npmle.support import covering_subset

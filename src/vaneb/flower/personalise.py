@@ -26,7 +26,7 @@ from vaneb.flower.policy import PolicyRefused
 from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
-from vaneb.likelihood.seam import Likelihood
+from vaneb.likelihood.base import Likelihood
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
 

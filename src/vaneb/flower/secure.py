@@ -39,7 +39,7 @@ from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.totals import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.wire import check_array
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.prior import Prior
 from vaneb.sums import Sums, em_step, own_sums
 

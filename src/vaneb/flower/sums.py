@@ -28,11 +28,11 @@ from vaneb.flower.wire import check_array
 from vaneb.grouped.halves import first_halves
 from vaneb.grouped.mixed_model import centred_basis
 from vaneb.grouped.population import model_basis
+from vaneb.likelihood.base import Array
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.likelihood.matching import Matched, matched
-from vaneb.likelihood.seam import Array
 from vaneb.local.families import Family
 from vaneb.local.fit import LocalFits, fit_clients, squared_residuals
 from vaneb.semidefinite import unit_diagonal

@@ -14,8 +14,8 @@ import numpy as np
 
 from vaneb.errors import InvalidOption
 from vaneb.flower.settings import Settings
+from vaneb.likelihood.base import Array, Likelihood, as_matrices
 from vaneb.likelihood.expansion import modes_under
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices
 
 #: Smallest variance of a population, in squared widths of the box: beyond what rounded sums can tell.
 SMALLEST = 1e-8

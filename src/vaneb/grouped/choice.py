@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.mixed_model import MOST, Centred, MixedModel, Moments, fit_moments
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family

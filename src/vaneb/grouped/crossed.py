@@ -29,7 +29,7 @@ from scipy.sparse.linalg import spsolve
 
 from vaneb.errors import InvalidReport
 from vaneb.grouped.choice import WIDEST
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 #: Effects of all groups but the largest: more make a dense matrix that is too large.
 MOST = 6_000

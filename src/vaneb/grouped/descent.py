@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 #: Steps, at most, and halvings of one.
 STEPS, HALVINGS = 200, 30

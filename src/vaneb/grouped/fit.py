@@ -11,8 +11,8 @@ from vaneb.grouped.gaussian_posterior import Likely, probabilities, sample_gauss
 from vaneb.grouped.mixture import predicts_better
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.population import Structure, in_phi, is_seen, seen
+from vaneb.likelihood.base import Likelihood
 from vaneb.likelihood.exact import exact_likelihood
-from vaneb.likelihood.seam import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.report import report
 from vaneb.npmle.fit import Progress

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 
 
 class FixedEffects(NamedTuple):

@@ -27,8 +27,8 @@ from vaneb.grouped.population import (
     to_compare,
     what_differs,
 )
+from vaneb.likelihood.base import Array
 from vaneb.likelihood.loss_sums import Columns, LossSums
-from vaneb.likelihood.seam import Array
 from vaneb.local.families import Family
 from vaneb.local.family.base import CLASSES
 

@@ -31,7 +31,7 @@ from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Fitted
 from vaneb.grouped.descent import descend
 from vaneb.grouped.mixed_model import Moments, deviance
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.population.options import Options
 from vaneb.population.sampler import Sampling
 from vaneb.prior import Prior

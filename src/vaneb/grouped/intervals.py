@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from vaneb.errors import InvalidOption
 from vaneb.grouped.known import KnownClients
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.local.family.base import Family
 
 KINDS = ("confidence", "prediction")

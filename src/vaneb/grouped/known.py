@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.posterior import Posterior
 from vaneb.prior import Prior
 from vaneb.quantiles import quantiles_of_block

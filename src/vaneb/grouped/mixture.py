@@ -15,8 +15,8 @@ from vaneb.grouped.halves import first_halves
 from vaneb.grouped.mixed_model import Moments, fit_moments
 from vaneb.grouped.population import Structure, in_phi, is_seen, seen
 from vaneb.grouped.predictive import expected_response
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.exact import exact_likelihood
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.population.options import QUICK
 from vaneb.population.sampler import sample_populations

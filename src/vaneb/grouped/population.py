@@ -21,9 +21,9 @@ from vaneb.grouped.mixed_model import (
 )
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.terms import constant_within
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.recoded import Recoded
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import CLASSES, Family
 from vaneb.local.marginal import chosen

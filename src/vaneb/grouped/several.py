@@ -27,8 +27,8 @@ from vaneb.grouped.mixed_model import centred_basis
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.population import SCATTER_ROUNDS, Flags, Structure, check_size, in_phi
 from vaneb.grouped.terms import Groups
+from vaneb.likelihood.base import Array
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
 from vaneb.npmle.fit import Progress

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.prior import Prior
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
+from vaneb.likelihood.base import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
-from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 
 #: eps by default; from 0.02 to 0.1 little changes (benchmarks/study).
 OUTLIERS = 0.05

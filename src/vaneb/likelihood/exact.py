@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
+from vaneb.likelihood.base import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, transposed
 from vaneb.likelihood.loss_sums import LossSums
 from vaneb.likelihood.pairwise import SKIP, Pairwise, Rows
-from vaneb.likelihood.seam import Array, Ascent, Box, Clients, Likelihood
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family

@@ -259,7 +259,7 @@ def log_likelihood(data, constant, atoms_t, out):
 
 
 class Sums(NamedTuple):
-    """Sums over clients at each of m atoms, as in ``vaneb.likelihood.seam.Ascent``."""
+    """Sums over clients at each of m atoms, as in ``vaneb.likelihood.base.Ascent``."""
 
     value: Any
     gradient: Any

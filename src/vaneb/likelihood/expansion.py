@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vaneb.likelihood.base import Array, Likelihood, as_matrices
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices
 from vaneb.semidefinite import covariance_of_estimates, diagonals
 
 if TYPE_CHECKING:

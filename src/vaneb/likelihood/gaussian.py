@@ -24,8 +24,8 @@ from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.likelihood import kernels
+from vaneb.likelihood.base import Array, Ascent, Clients, Likelihood
 from vaneb.likelihood.pairwise import SKIP
-from vaneb.likelihood.seam import Array, Ascent, Clients, Likelihood
 from vaneb.semidefinite import log_pseudo_determinant
 
 LOG_2PI = float(np.log(2 * np.pi))

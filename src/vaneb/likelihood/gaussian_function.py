@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vaneb.covariance.base import CovarianceFunction
+from vaneb.likelihood.base import Array, Box, as_matrices
 from vaneb.likelihood.gaussian import VaryingGaussian
 from vaneb.likelihood.pairwise import Pairwise, Rows
-from vaneb.likelihood.seam import Array, Box, as_matrices
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.semidefinite import generalised_inverse
 

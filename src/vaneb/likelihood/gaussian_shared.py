@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
+from vaneb.likelihood.base import Array, Ascent
 from vaneb.likelihood.gaussian import LOG_2PI, VaryingGaussian, mirror, neighbours_together
 from vaneb.likelihood.pairwise import SKIP
-from vaneb.likelihood.seam import Array, Ascent
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.expansion import even_normals, modes_under
-from vaneb.likelihood.seam import Array, Likelihood
 
 #: Points at which a posterior is weighed.
 POINTS = 2048

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import BLOCK_CLIENTS, map_blocks
-from vaneb.likelihood.seam import Array, Ascent, Clients
+from vaneb.likelihood.base import Array, Ascent, Clients
 
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
 SKIP = -28.0

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.likelihood.base import Array, Likelihood, as_matrices
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from vaneb.likelihood.base import Array, Box, Likelihood, as_matrices
 from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Box, Likelihood, as_matrices
 from vaneb.semidefinite import covariance_of_estimates, diagonals, has_full_rank, solve_ridged, unknown_part
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import sum_blocks
-from vaneb.likelihood.seam import Array, Ascent, Likelihood, as_matrices
+from vaneb.likelihood.base import Array, Ascent, Likelihood, as_matrices
 from vaneb.npmle.options import DEFAULT
 from vaneb.npmle.support import distinct, squared_lengths
 from vaneb.semidefinite import solve_ridged, unit_diagonal

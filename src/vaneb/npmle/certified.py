@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.ascent import Maxima, client_log_weights
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.options import DEFAULT, Options

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vaneb.display import Shown
-from vaneb.likelihood import seam
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood import base
+from vaneb.likelihood.base import Array, Likelihood
 
 #: Called with (what is being done, steps done, steps expected).
 Progress = Callable[[str, int, int], None]
@@ -94,4 +94,4 @@ class Fit:
 
 def log_mixture(likelihood: Likelihood, atoms: Array, weights: Array) -> Array:
     """log f_k = log sum_j w_j p_k(a_j), (K,)."""
-    return seam.log_mixture(likelihood, atoms, seam.log_of(weights))
+    return base.log_mixture(likelihood, atoms, base.log_of(weights))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from vaneb.errors import InvalidOption
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.fit import Fit, Progress, Step
 from vaneb.npmle.search import certify
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.options import DEFAULT, Options
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array, Likelihood, log_of
+from vaneb.likelihood.base import Array, Likelihood, log_of
 from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
 from vaneb.npmle.options import DEFAULT, Options
 from vaneb.npmle.search import certify

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.likelihood.base import Array, Box, Likelihood
 from vaneb.likelihood.gaussian import neighbours_together
-from vaneb.likelihood.seam import Array, Box, Likelihood
 from vaneb.npmle.ascent import Maxima, Rest, climb, gap_and_one, uses_curvature
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.npmle.options import DEFAULT, Options

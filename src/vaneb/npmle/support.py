@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
 from vaneb.semidefinite import generalised_inverse, solve_ridged
 from vaneb.validation import LARGEST

@@ -30,7 +30,7 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import nnls
 
 from vaneb.blocks import BLOCK_CLIENTS, blocks, map_blocks, sum_blocks
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.options import DEFAULT, Options
 
 #: Below every density that matters, above zero.

@@ -25,7 +25,7 @@ import numpy as np
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.estimators import fixed_covariance
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.weights import likelihood_matrix, npmle_weights
 from vaneb.semidefinite import solve_ridged
 

@@ -11,7 +11,7 @@ import numpy as np
 from vaneb.blocks import one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import Estimator, as_likelihood, fixed_covariance
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.paper.algorithm_1 import STARTS, algorithm_1, e_step, starting_weights
 from vaneb.paper.grid import grid
 from vaneb.paper.tweedie import regularised

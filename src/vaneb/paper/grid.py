@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vaneb.errors import InvalidOption
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.theory import discretisation_bound, largest_spacing
 
 #: Corners that a grid may have, and cubes that are looked at to find them.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.paper.estimators import Personalised
 from vaneb.reports import Reports
 from vaneb.theory import (

@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.theory import CovarianceBounds, likelihood_floor
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
+from vaneb.likelihood.base import Array, Likelihood, as_matrices, log_of
 from vaneb.likelihood.expansion import view_under
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood, as_matrices, log_of
 from vaneb.population import sweep as kernels
 from vaneb.population.lanes import LANES, Lanes, in_a_row, lanes_of, side_by_side
 from vaneb.population.mixtures import Mixture

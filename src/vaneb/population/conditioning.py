@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array, log_of
+from vaneb.likelihood.base import Array, log_of
 from vaneb.population.lanes import LANES, Lanes, drawn, in_a_row, scratch, solve, weigh
 from vaneb.vector_math import exponentials
 

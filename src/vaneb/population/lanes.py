@@ -25,7 +25,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.vector_math import _as_float, log
 
 #: Clients side by side.

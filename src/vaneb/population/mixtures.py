@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.population.draws import (
     bartlett,
     compiled,

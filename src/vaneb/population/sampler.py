@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import one_blas_thread
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.population.clients import Clients, Coordinates, clients_in, clients_of
 from vaneb.population.conditioning import moments_of
 from vaneb.population.lanes import Lanes, in_a_row, lanes_of

@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.likelihood.seam import Array, log_of
+from vaneb.likelihood.base import Array, log_of
 from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.population.lanes import (
     GOLDEN,
     LANES,

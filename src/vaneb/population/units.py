@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.expansion import modes_under
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array, Likelihood
 from vaneb.semidefinite import diagonals
 
 #: Width of a population that keeps clients without an estimate within reason, in that of the estimates.

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from vaneb.blocks import blocks
+from vaneb.likelihood.base import Array
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.likelihood.seam import Array
 from vaneb.posterior import Posterior
 from vaneb.reports import Reports
 from vaneb.semidefinite import standard_errors

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from vaneb.blocks import map_blocks
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.fit import Certificate, log_mixture
 from vaneb.posterior import UNEXPLAINED, Posterior
 from vaneb.report.embed import numbers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.prior import Prior
 
 COMPONENTS = 3

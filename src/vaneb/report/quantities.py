@@ -15,7 +15,7 @@ from scipy.special import expit, ndtri
 
 from vaneb.decisions import Decisions, JointPosterior
 from vaneb.decisions.funnel import funnel
-from vaneb.likelihood.seam import Array
+from vaneb.likelihood.base import Array
 from vaneb.report.embed import numbers
 from vaneb.semidefinite import standard_errors
 

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from vaneb import estimators as models
 from vaneb.covariance.quadratic import QuadraticVariance
 from vaneb.errors import InvalidOption
+from vaneb.likelihood.base import Likelihood
 from vaneb.likelihood.exact import exact_likelihood
-from vaneb.likelihood.seam import Likelihood
 from vaneb.local.families import Family, poisson, shared_softmax
 from vaneb.local.fit import LocalFits, fit_clients
 from vaneb.local.report import report

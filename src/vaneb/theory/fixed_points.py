@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance
-from vaneb.likelihood.seam import Likelihood
+from vaneb.likelihood.base import Likelihood
 from vaneb.npmle.fit import log_mixture
 from vaneb.theory.bounds import CovarianceBounds, blocks
 

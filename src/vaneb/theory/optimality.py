@@ -8,7 +8,7 @@ import numpy as np
 
 from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
-from vaneb.likelihood.seam import Array, Likelihood
+from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.fit import log_mixture
 
 

@@ -1,4 +1,4 @@
-"""The one seam between clients and solvers.
+"""All that a solver sees of the clients.
 
 A solver never sees a client's data, report or covariance function.  It sees, for a block of clients,
 the log-likelihood of some atoms, and enough of its derivatives to move an atom uphill.  Gaussian

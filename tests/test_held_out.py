@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from vaneb import VANEB, InvalidOption, InvalidReport, Reports
 from vaneb.cli import app
 from vaneb.held_out import held_out_scores
-from vaneb.noise_check import noise_notes, scatter_factor
+from vaneb.noise_check import leaning, noise_notes, scatter_factor
 from vaneb.population.options import Options
 
 QUICK = Options(draws=60, burn=60, sweeps=120)
@@ -119,3 +119,39 @@ def test_the_command_compares(tmp_path) -> None:
     assert set(json.loads(done.stdout)["held_out"]) == {"gaussian", "discrete"}
     done = CliRunner().invoke(app, ["personalize", str(path), "--compare", "--prior-in", "p.json"])
     assert done.exit_code == 2
+
+
+def test_estimates_that_depend_on_their_standard_errors_are_noticed() -> None:
+    alarms = missed = 0
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 5])
+        errors = rng.uniform(0.2, 1.5, (200, 1))
+        noise = errors * rng.standard_normal((200, 1))
+        heavy = rng.standard_t(3, (200, 1))
+        alarms += any("covariate" in note for note in noise_notes(heavy + noise, errors, ("x",)))
+        theta = 1.5 * errors + 0.3 * rng.standard_normal((200, 1))
+        missed += not any("are larger" in note for note in noise_notes(theta + noise, errors, ("x",)))
+    assert alarms == 0
+    assert missed == 0
+
+
+def test_the_slope_on_the_standard_error_is_that_of_weighted_least_squares() -> None:
+    """With tau = 0 the weights are known: numpy's own fit, and twice the estimates twice the slope."""
+    rng = np.random.default_rng(8)
+    errors = rng.uniform(0.5, 2.0, 60)
+    estimates = 0.3 * errors * rng.standard_normal(60) + np.log(errors)  # too little scatter: tau is zero
+    slope, error = leaning(estimates, errors)
+    assert slope == pytest.approx(np.polyfit(np.log(errors), estimates, 1, w=1 / errors)[0])
+    assert leaning(2 * estimates, 2 * errors) == pytest.approx((2 * slope, 2 * error))
+
+
+def test_the_standard_error_as_a_covariate_mends_it() -> None:
+    rng = np.random.default_rng(4)
+    errors = rng.uniform(0.2, 1.5, (300, 1))
+    theta = errors + 0.2 * rng.standard_normal((300, 1))
+    reports = Reports(theta + errors * rng.standard_normal((300, 1)), standard_errors=errors)
+    model = VANEB().fit(reports)
+    assert any("covariate" in note for note in model.notes_)
+    plain = model.personalize(reports).mean
+    told = VANEB().fit(reports, covariates=errors).personalize(reports, covariates=errors).mean
+    assert np.sqrt(np.mean((told - theta) ** 2)) < 0.7 * np.sqrt(np.mean((plain - theta) ** 2))

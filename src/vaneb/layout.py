@@ -12,6 +12,8 @@ and ``noise``, where a table comes from for ``sources``, and what users may call
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,8 +34,8 @@ ESTIMATE, STANDARD_ERROR, COVARIANCE, PRECISION = "theta_", "se_", "cov_", "prec
 NOISE = (STANDARD_ERROR, COVARIANCE, PRECISION)
 #: Begins the name of a column that has none in the file; its number follows.
 UNNAMED = "unnamed "
-#: Variances of the estimates; only users who name their columns have them.
-VARIANCE = "variance"
+#: Variances, or confidence limits, of the estimates; only columns of people's own names hold them.
+VARIANCE, LIMITS = "variance", "limits"
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,18 @@ class Layout:
     client : str
     estimates : tuple of d str
     noise : str or None
-        ``"se_"``, ``"cov_"``, ``"prec_"`` or ``"variance"``; None if the covariance is given otherwise.
+        ``"se_"``, ``"cov_"``, ``"prec_"``, ``"variance"`` or ``"limits"``; None if the covariance is given
+        otherwise.
     noise_columns : tuple of str
-        d columns of standard errors or variances, or the d (d + 1) / 2 of the upper triangle by rows.
+        d columns of standard errors or variances, the d (d + 1) / 2 of the upper triangle by rows, or d lower
+        limits and then d upper ones.
     size : str or None
     ignored : tuple of str
         Columns that are not used.
     notes : tuple of str
         What was guessed and what was not used, for the user to know.
+    limits_level : float, optional
+        Probability between the limits.
     """
 
     names: tuple[str, ...]
@@ -65,6 +71,7 @@ class Layout:
     size: str | None
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
+    limits_level: float | None = None
 
     @property
     def used(self) -> list[str]:
@@ -147,6 +154,15 @@ def refuse_repeated(columns: Sequence[str]) -> None:
         raise InvalidReport(f"column {repeated[0]}: appears twice. Rename or remove one of them.")
 
 
+def refuse_other_names(names: Sequence[str], expected: Sequence[str]) -> None:
+    """Raise ``InvalidReport`` unless these are the parameters that are expected, in any order."""
+    if sorted(names) != sorted(expected):
+        raise InvalidReport(
+            f"columns of estimates: the table has {', '.join(names)}, but {', '.join(expected)} are "
+            "expected. Rename, add or remove columns so that the parameters are the same."
+        )
+
+
 def read_columns(layout: Layout, ids: Sequence[Any], numbers: ReadNumbers) -> Columns:
     """Read the columns that ``layout`` names through ``numbers``."""
     estimate = np.column_stack([numbers(column) for column in layout.estimates])
@@ -187,17 +203,20 @@ def columns_of(frame: Any, layout: Layout) -> Columns:
     import narwhals as nw
 
     table = nw.from_native(frame, eager_only=True)
+    return read_columns(layout, table[layout.client].to_list(), lambda column: numbers_of(frame, column))
 
-    def numbers(column: str) -> Array:
-        series = table[column]
-        if not (series.dtype.is_numeric() or series.dtype == nw.Unknown or series.dtype == nw.Object):
-            raise InvalidReport(f"column {column}: holds {series.dtype}, not numbers. Convert it to numbers.")
-        try:
-            return series.cast(nw.Float64).to_numpy().astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidReport(f"column {column}: not numbers ({error}). Convert it to numbers.") from None
 
-    return read_columns(layout, table[layout.client].to_list(), numbers)
+def numbers_of(frame: Any, column: str) -> Array:
+    """A column of a pandas or polars data frame, or a pyarrow table, as float64."""
+    import narwhals as nw
+
+    series = nw.from_native(frame, eager_only=True)[column]
+    if not (series.dtype.is_numeric() or series.dtype == nw.Unknown or series.dtype == nw.Object):
+        raise InvalidReport(f"column {column}: holds {series.dtype}, not numbers. Convert it to numbers.")
+    try:
+        return series.cast(nw.Float64).to_numpy().astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidReport(f"column {column}: not numbers ({error}). Convert it to numbers.") from None
 
 
 def triangle(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -284,6 +303,12 @@ def triangle_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) 
             )
         found.append(column_of[first, second])
     return found
+
+
+def folded(text: str, keep: str = "") -> str:
+    """Small letters and digits without accents, and the characters of ``keep``, which stand for signs."""
+    bare = unicodedata.normalize("NFKD", text.lower())
+    return re.sub(r"[^a-z0-9]", keep, "".join(c for c in bare if not unicodedata.combining(c)))
 
 
 def listed(columns: Sequence[str]) -> str:

@@ -30,6 +30,10 @@ def check(
     estimate: options.Estimate = None,
     se: options.Error = None,
     variance: options.Variance = None,
+    lower: options.Lower = None,
+    upper: options.Upper = None,
+    limits_level: options.LimitsLevel = None,
+    limits_scale: options.LimitsScale = None,
     n: options.Size = None,
     variance_function: Annotated[
         str | None, typer.Option(help="As for personalize: no standard errors are needed then, but n is.")
@@ -60,13 +64,14 @@ def check(
         if formula is None:
             from vaneb.problems import find_problems
 
-            choice = column_choice(client, estimate, se, variance, n)
+            limits = lower, upper, limits_level, limits_scale
+            choice = column_choice(client, estimate, se, variance, limits, n)
             found = find_problems(file, variance_function, choice=choice, options=options)
             said, problems = _of_reports(found), list(found.problems)
             if found.kind is not None and found.layout is None:
                 said["rows_or_estimates"] = "for rows instead of estimates, add --client and --formula"
         else:
-            if estimate or se or variance or n or variance_function:
+            if estimate or se or variance or lower or upper or n or variance_function:
                 raise InvalidOption(
                     "--formula: is for rows, which have no columns of estimates. Leave those out."
                 )
@@ -90,6 +95,7 @@ def _of_reports(found: Findings) -> dict[str, Any]:
     if layout is None:
         return said
     noise = {"se_": "standard errors", "variance": "variances", "cov_": "covariances", "prec_": "precisions"}
+    noise["limits"] = f"{100 * (layout.limits_level or 0):.3g}% limits"
     said["clients"] = found.clients
     said["client_column"] = layout.client
     said["parameters"] = list(layout.names)
@@ -98,6 +104,7 @@ def _of_reports(found: Findings) -> dict[str, Any]:
     said["uncertainty_columns"] = list(layout.noise_columns)
     said["n_column"] = layout.size
     said["ignored_columns"] = list(layout.ignored)
+    said["notes"] = list(found.limits)
     said["ranges"] = {column: list(ends) for column, ends in found.ranges.items()}
     return said
 

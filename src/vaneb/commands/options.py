@@ -43,6 +43,24 @@ Error = Annotated[
 Variance = Annotated[
     list[str] | None, typer.Option(help="Or column with their variances; likewise.", metavar="COLUMN")
 ]
+Lower = Annotated[
+    list[str] | None,
+    typer.Option(help="Or column with their lower confidence limits; likewise.", metavar="COLUMN"),
+]
+Upper = Annotated[list[str] | None, typer.Option(help="And with the upper ones.", metavar="COLUMN")]
+LimitsLevel = Annotated[
+    float | None,
+    typer.Option(
+        help="Probability between these limits. What their names say by default, else 0.95.", metavar="LEVEL"
+    ),
+]
+LimitsScale = Annotated[
+    str | None,
+    typer.Option(
+        help="Where they are symmetric: given, or log (ratios). Seen from the numbers by default.",
+        metavar="SCALE",
+    ),
+]
 Size = Annotated[
     str | None, typer.Option("--n", help="Column with sample sizes. n by default.", metavar="COLUMN")
 ]
@@ -103,12 +121,16 @@ def column_choice(
     estimate: list[str] | None,
     se: list[str] | None,
     variance: list[str] | None,
+    limits: tuple[list[str] | None, list[str] | None, float | None, str | None],
     n: str | None,
 ) -> ColumnChoice:
-    """The columns that the options name."""
+    """The columns that the options name; ``limits``: lower, upper, their level and scale."""
     from vaneb.column_choice import ColumnChoice
 
-    return ColumnChoice(client, tuple(estimate or ()), tuple(se or ()), tuple(variance or ()), n)
+    estimates, errors, variances, lower, upper = (
+        tuple(given or ()) for given in (estimate, se, variance, *limits[:2])
+    )
+    return ColumnChoice(client, estimates, errors, variances, n, lower, upper, *limits[2:])
 
 
 def refuse_smooth(value: str | None) -> None:

@@ -43,6 +43,10 @@ def personalize(
     estimate: options.Estimate = None,
     se: options.Error = None,
     variance: options.Variance = None,
+    lower: options.Lower = None,
+    upper: options.Upper = None,
+    limits_level: options.LimitsLevel = None,
+    limits_scale: options.LimitsScale = None,
     n: options.Size = None,
     sep: options.Sep = None,
     decimal: options.Decimal = None,
@@ -97,6 +101,7 @@ def personalize(
     """Improve each client's estimate with the reports of all."""
     with errors_in_words(as_json=as_json):
         begin = time.perf_counter()
+        limits = lower, upper, limits_level, limits_scale
         refuse_smooth(smooth)
         check_level(level)
         if not tol > 0:
@@ -111,7 +116,8 @@ def personalize(
         method = None if solver is None else solver.value
         wanted = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
         if ray is not None or _too_large(reports):
-            plain = not any((client, estimate, se, variance, n, variance_function, client_covariates))
+            named = (client, estimate, se, variance, n, *limits)
+            plain = not any((*named, variance_function, client_covariates))
             extra = any((report, posterior_out, compare, as_json))
             if not plain or extra or out is None or out.suffix != ".parquet" or reports.suffix != ".parquet":
                 why = "--ray is given" if ray is not None else "it does not fit into memory"
@@ -144,7 +150,7 @@ def personalize(
             reports,
             variance_function,
             names=prior.names if prior else None,
-            choice=column_choice(client, estimate, se, variance, n),
+            choice=column_choice(client, estimate, se, variance, limits, n),
             options=TextOptions(sep, decimal, encoding),
             covariates=described,
         )
@@ -166,6 +172,7 @@ def personalize(
 
             def content() -> dict[str, Any]:
                 from vaneb.report import fit_content
+                from vaneb.report.quantities import ratio_of
 
                 few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
                 return fit_content(
@@ -177,6 +184,7 @@ def personalize(
                     title=f"{few}, by {table.client_column}: {name_of(reports)}",
                     reading=table.notes,
                     client=table.client_column,
+                    outcome=None if table.ratio is None else ratio_of(table.ratio),
                 )
 
             progress("writing", 2, 2)

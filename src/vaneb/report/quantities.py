@@ -59,6 +59,11 @@ def outcome_of(fit: GroupedFit) -> Quantity | None:
     return Quantity(f"{name}{beside}", average, float(fit.rows.offset.mean()), link, percent=link == "logit")
 
 
+def ratio_of(name: str) -> Quantity:
+    """A ratio, whose logarithm is the only parameter."""
+    return Quantity(name, np.ones(1), link="log")
+
+
 def joint_of(posterior: Posterior) -> JointPosterior:
     """Draws for a page."""
     size = posterior.prior.dimension * len(posterior)

@@ -50,7 +50,7 @@ _CLICK_SUGGESTS = any(base.__module__.startswith("click.") for base in typer.cor
 app = typer.Typer(
     suggest_commands=not _CLICK_SUGGESTS,
     name="vaneb",
-    help="Personalised estimates for many clients, from what each of them reports.",
+    help="Better estimates for many clients, learned from what all of them report.",
     epilog=below("vaneb"),
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
@@ -79,7 +79,7 @@ def options(
         typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Personalised estimates for many clients, from what each of them reports."""
+    """Better estimates for many clients, learned from what all of them report."""
 
 
 def _terminate(*_: object) -> None:

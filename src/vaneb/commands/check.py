@@ -36,13 +36,13 @@ def check(
     limits_scale: options.LimitsScale = None,
     n: options.Size = None,
     variance_function: Annotated[
-        str | None, typer.Option(help="As for personalize: no standard errors are needed then, but n is.")
+        str | None, typer.Option(help="As for personalize: takes the place of standard errors, and needs n.")
     ] = None,
     formula: Annotated[
-        str | None, typer.Option(help='The file holds rows, to be fitted by this model, such as "y ~ x".')
+        str | None, typer.Option(help='The file holds rows for this model, such as "y ~ x".')
     ] = None,
     family: options.Family = "gaussian",
-    offset: Annotated[str | None, typer.Option(help="Column, with --formula.")] = None,
+    offset: Annotated[str | None, typer.Option(help="Column to add to the linear predictor.")] = None,
     weights: options.Weights = None,
     factor: options.Factor = None,
     na: options.Na = None,
@@ -51,11 +51,9 @@ def check(
     encoding: options.Encoding = None,
     as_json: options.Json = False,
 ) -> None:
-    """List how a file would be read, and all that is wrong with it.
+    """Show how a file would be read, and everything that is wrong with it.
 
-    Nothing is fitted or written.
-
-    Rows are counted from 1, without the header.
+    Nothing is fitted or written. Row 1 is the first row below the header.
     """
     with errors_in_words(as_json=as_json):
         from vaneb.dialect import TextOptions

@@ -42,27 +42,27 @@ def decide(
         ),
     ] = None,
     highest: Annotated[
-        str | None, typer.Option(help="Who is among the highest share of clients, such as 10%.")
+        str | None, typer.Option(help="Name clients that are among the highest, such as 10%.")
     ] = None,
     lowest: Annotated[
-        str | None, typer.Option(help="Who is among the lowest share of clients, such as 10%.")
+        str | None, typer.Option(help="Name clients that are among the lowest, such as 10%.")
     ] = None,
     benchmark: Annotated[
         float | None,
-        typer.Option(help="Flag clients above or below this value, not the average of the others."),
+        typer.Option(help="Compare clients with this value instead of the average of the others."),
     ] = None,
-    margin: Annotated[float, typer.Option(help="Differences up to this count as none.")] = 0.0,
+    margin: Annotated[float, typer.Option(help="Ignore differences up to this size.")] = 0.0,
     wrong: Annotated[
-        str, typer.Option(help="Share of the clients named that may be wrong, on average.")
+        str, typer.Option(help="Share of the clients named that may be wrong (false discovery rate).")
     ] = "5%",
     misordered: Annotated[
-        str, typer.Option(help="Share of the pairs in different grades that may be in the wrong order.")
+        str, typer.Option(help="Share of pairs in different grades that may be in the wrong order.")
     ] = "5%",
     level: options.Level = 0.9,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say who differs, who is highest or lowest, and all ranks."""
+    """Say who differs, who is highest or lowest, and how clients rank."""
     with errors_in_words(as_json=as_json):
         check_files({"RESULT": posterior}, {"--out": out}, as_json)
         check_level(level)

@@ -27,10 +27,10 @@ AS_GOOD = 0.03
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Of the simulated clients.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated clients.", min=0)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Show two examples whose truth is known."""
+    """Run two examples whose truth is known."""
     with errors_in_words():
         from rich.console import Console
 

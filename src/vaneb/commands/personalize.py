@@ -66,24 +66,26 @@ def personalize(
     client_covariates: Annotated[
         str | None,
         typer.Option(
-            help="Columns that describe the clients and move the centre of the population, as in "
-            "age,size; n and standard errors may be among them.",
+            help="Columns that describe the clients and shift the centre of the population, as in "
+            "age,size. n and standard errors may be among them.",
             metavar="COLUMNS",
         ),
     ] = None,
     population: options.PopulationKind = Population.AUTO,
     solver: Annotated[
-        Solver | None, typer.Option(help="How atoms are fitted; asks for --population discrete.")
+        Solver | None, typer.Option(help="How to fit atoms; implies --population discrete.")
     ] = None,
     smooth: options.Smooth = None,
     level: options.Level = 0.9,
-    tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
+    tol: Annotated[
+        float, typer.Option(help="Largest gap that the certificate may leave, with --population discrete.")
+    ] = 1e-4,
     seed: options.Seed = 0,
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Work through a Parquet file block by block on this Ray cluster; 'local' starts one here. "
-            "Workers must see the file.",
+            help="Process a Parquet file block by block on this Ray cluster; 'local' starts one here. "
+            "All workers must be able to read the file.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -91,14 +93,14 @@ def personalize(
         bool,
         typer.Option(
             "--compare",
-            help="Also say how well the population predicts clients left out, beside one Gaussian and atoms.",
+            help="Also say how well the population predicts left-out clients, and two other kinds of it.",
         ),
     ] = False,
     report: options.Page = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Improve each client's estimate with the reports of all."""
+    """Improve each client's estimate by learning from all of them."""
     with errors_in_words(as_json=as_json):
         begin = time.perf_counter()
         limits = lower, upper, limits_level, limits_scale
@@ -175,6 +177,7 @@ def personalize(
                 from vaneb.report.quantities import ratio_of
 
                 few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
+                few = table.ratio or few
                 return fit_content(
                     model,
                     posterior,

@@ -32,9 +32,9 @@ def report(
     encoding: options.Encoding = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Turn each client's rows into a report, without a population.
+    """Turn each client's rows into a report. No population is fitted.
 
-    What `vaneb personalize` takes: several such tables can be put under each other, and rows stay at home.
+    The table is input for `vaneb personalize`. Sites can each make one and send it; their rows stay at home.
     """
     with errors_in_words():
         check_files({"ROWS": rows}, {"--out": out})

@@ -163,7 +163,12 @@ def _chosen_clients(posterior: Posterior) -> NDArray[np.intp]:
 
 
 def _opens(shown: Sequence[Shown]) -> int:
-    """The quantity in which clients differ most clearly; an intercept only where there is nothing else."""
+    """The quantity in which clients differ most clearly; an intercept only where there is nothing else.
+
+    The outcome comes before a single parameter, since it says the same on a better known scale.
+    """
+    if len(shown) == 2 and shown[0].quantity.parameter is None:
+        return 0
     others = [i for i, each in enumerate(shown) if each.quantity.name != INTERCEPT] or [0]
     return max(others, key=lambda i: shown[i].between)
 
@@ -204,8 +209,8 @@ def _details(model: VANEB, posterior: Posterior, noun: tuple[str, str], seconds:
     prior, d = posterior.prior, posterior.prior.dimension
     parts = [
         f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each. "
-        f"Their population is {_population(prior)}. On average **{posterior.shrinkage.mean():.0%}** of "
-        f"what is known of each {noun[0]} comes from the others (shrinkage). ",
+        f"Their population is {_population(prior)}. On average, the others take away "
+        f"**{posterior.shrinkage.mean():.0%}** of the variance of the {noun[0]}'s own estimate (shrinkage). ",
         _how_sure(model),
     ]
     if seconds is not None:

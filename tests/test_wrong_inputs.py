@@ -277,13 +277,13 @@ def test_a_parquet_file_with_text_for_numbers(tmp_path: Path) -> None:
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "messages.md"
-HEAD = f"""# What goes wrong, and what does it say?
+HEAD = f"""# What do the error messages mean?
 
 Here are {len(WRONG) + 1} wrong inputs, with the commands that read them and what they print. Each message
-names the place and a remedy. Each command ends with code 2, and nothing is written. `vaneb check FILE` lists
+names the place and a remedy. The command ends with code 2, and nothing is written. `vaneb check FILE` lists
 all problems of a file at once.
 
-This page is made by `python tests/test_wrong_inputs.py`, and the tests compare it with what the commands say.
+`python tests/test_wrong_inputs.py` writes this page, and the tests compare it with what the commands say.
 """
 
 

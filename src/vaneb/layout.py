@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidReport
 
 Array = NDArray[np.float64]
-#: Reads a column by its name as float64, NaN where a value is missing.
-ReadNumbers = Callable[[str], Array]
 
 CLIENT, SIZE = "client", "n"
 ESTIMATE, STANDARD_ERROR, COVARIANCE, PRECISION = "theta_", "se_", "cov_", "prec_"
@@ -163,25 +161,6 @@ def refuse_other_names(names: Sequence[str], expected: Sequence[str]) -> None:
         )
 
 
-def read_columns(layout: Layout, ids: Sequence[Any], numbers: ReadNumbers) -> Columns:
-    """Read the columns that ``layout`` names through ``numbers``."""
-    estimate = np.column_stack([numbers(column) for column in layout.estimates])
-    noise: dict[str, Array] = {}
-    if layout.noise in (STANDARD_ERROR, VARIANCE):
-        noise[layout.noise] = np.column_stack([numbers(column) for column in layout.noise_columns])
-    elif layout.noise is not None:
-        noise[layout.noise] = _from_triangle(layout, len(estimate), numbers)
-    return Columns(
-        ids=ids,
-        names=layout.names,
-        estimate=estimate,
-        n=None if layout.size is None else numbers(layout.size),
-        standard_errors=noise.get(STANDARD_ERROR),
-        covariance=noise.get(VARIANCE, noise.get(COVARIANCE)),
-        precision=noise.get(PRECISION),
-    )
-
-
 def columns_of_frame(frame: Any, *, covariance_given: bool = False) -> Columns:
     """Read a pandas or polars data frame, or a pyarrow table, laid out as a table of reports."""
     import narwhals as nw
@@ -202,12 +181,30 @@ def columns_of(frame: Any, layout: Layout) -> Columns:
     """The columns that ``layout`` names of a pandas or polars data frame, or a pyarrow table."""
     import narwhals as nw
 
-    table = nw.from_native(frame, eager_only=True)
-    return read_columns(layout, table[layout.client].to_list(), lambda column: numbers_of(frame, column))
+    def side_by_side(columns: Sequence[str]) -> Array:
+        return np.column_stack([numbers_of(frame, column) for column in columns])
+
+    estimate = side_by_side(layout.estimates)
+    noise: dict[str, Array] = {}
+    if layout.noise in (STANDARD_ERROR, VARIANCE):
+        noise[layout.noise] = side_by_side(layout.noise_columns)
+    elif layout.noise is not None:
+        matrices = noise[layout.noise] = np.empty((*estimate.shape, estimate.shape[1]))
+        for first, second, column in zip(*triangle(len(layout.names)), layout.noise_columns, strict=True):
+            matrices[:, first, second] = matrices[:, second, first] = numbers_of(frame, column)
+    return Columns(
+        ids=nw.from_native(frame, eager_only=True)[layout.client].to_list(),
+        names=layout.names,
+        estimate=estimate,
+        n=None if layout.size is None else numbers_of(frame, layout.size),
+        standard_errors=noise.get(STANDARD_ERROR),
+        covariance=noise.get(VARIANCE, noise.get(COVARIANCE)),
+        precision=noise.get(PRECISION),
+    )
 
 
 def numbers_of(frame: Any, column: str) -> Array:
-    """A column of a pandas or polars data frame, or a pyarrow table, as float64."""
+    """A column of a data frame or table as float64, NaN where a value is missing."""
     import narwhals as nw
 
     series = nw.from_native(frame, eager_only=True)[column]
@@ -249,15 +246,6 @@ def reported_noise(columns: Sequence[str], names: Sequence[str]) -> tuple[str, l
         )
     find = _vector_columns if prefixes[0] == STANDARD_ERROR else triangle_columns
     return prefixes[0], find(prefixes[0], names, columns)
-
-
-def _from_triangle(layout: Layout, n_clients: int, numbers: ReadNumbers) -> Array:
-    """Symmetric matrices (K, d, d) from the columns of their upper triangle."""
-    dimension = len(layout.names)
-    matrices = np.empty((n_clients, dimension, dimension))
-    for first, second, column in zip(*triangle(dimension), layout.noise_columns, strict=True):
-        matrices[:, first, second] = matrices[:, second, first] = numbers(column)
-    return matrices
 
 
 def _vector_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands import options
-from vaneb.commands.options import column_choice
+from vaneb.commands import options, streams
 from vaneb.commands.outcome import ExitCode, errors_in_words, printable
-from vaneb.commands.streams import name_of, print_json
 from vaneb.errors import InvalidOption, VanebError
 
 if TYPE_CHECKING:
@@ -51,20 +49,20 @@ def check(
     encoding: options.Encoding = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show how a file would be read, and everything that is wrong with it.
+    """Show how a file would be read, and everything wrong with it.
 
     Nothing is fitted or written. Row 1 is the first row below the header.
     """
     with errors_in_words(as_json=as_json):
         from vaneb.dialect import TextOptions
 
-        options = TextOptions(sep, decimal, encoding)
+        text = TextOptions(sep, decimal, encoding)
         if formula is None:
             from vaneb.problems import find_problems
 
             limits = lower, upper, limits_level, limits_scale
-            choice = column_choice(client, estimate, se, variance, limits, n)
-            found = find_problems(file, variance_function, choice=choice, options=options)
+            choice = options.column_choice(client, estimate, se, variance, limits, n)
+            found = find_problems(file, variance_function, choice=choice, options=text)
             said, problems = _of_reports(found), list(found.problems)
             if found.kind is not None and found.layout is None:
                 said["rows_or_estimates"] = "for rows instead of estimates, add --client and --formula"
@@ -76,13 +74,15 @@ def check(
             if client is None:
                 raise InvalidOption("--formula without --client: name the column that says whose a row is.")
             said, problems = _of_rows(
-                file, options, client, formula, family, offset, weights, factor or (), na or ()
+                file, text, client, formula, family, offset, weights, factor or (), na or ()
             )
         if as_json:
             code = int(ExitCode.BAD_INPUT if problems else ExitCode.OK)
-            print_json({"command": "check", "exit_code": code, "file": file, **said, "problems": problems})
+            streams.print_json(
+                {"command": "check", "exit_code": code, "file": file, **said, "problems": problems}
+            )
         else:
-            _tell(name_of(file), said, problems)
+            _tell(streams.name_of(file), said, problems)
         if problems:
             raise typer.Exit(ExitCode.BAD_INPUT)
 
@@ -109,7 +109,7 @@ def _of_reports(found: Findings) -> dict[str, Any]:
 
 def _of_rows(
     file: Path,
-    options: TextOptions,
+    text: TextOptions,
     client: str,
     formula: str,
     family: str,
@@ -126,7 +126,7 @@ def _of_rows(
     said: dict[str, Any] = {}
     problems: list[str] = []
     try:
-        opened = open_table(file, options)
+        opened = open_table(file, text)
         said = {"format": opened.kind, "columns": list(opened.columns)}
         data = frames.as_pandas(opened.inferred([client], ["", *na]))
     except VanebError as error:

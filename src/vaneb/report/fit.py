@@ -15,7 +15,7 @@ from vaneb.report.calibration import probability_transforms
 from vaneb.report.embed import numbers
 from vaneb.report.gap_map import gap_map
 from vaneb.report.population import Coordinates, coordinates, window
-from vaneb.report.quantities import INTERCEPT, Quantity, Shown, joint_of, outcome_of, quantities_of
+from vaneb.report.quantities import INTERCEPT, Quantity, ShownQuantity, joint_of, outcome_of, quantities_of
 from vaneb.reports import Reports
 from vaneb.semidefinite import standard_errors
 
@@ -73,7 +73,8 @@ def fit_content(
     joint = joint_of(posterior)
     limits = posterior.interval(level)
     shown = [
-        Shown(each, posterior, joint, limits, level) for each in quantities_of(joint, axes.shown, outcome)
+        ShownQuantity(each, posterior, joint, limits, level)
+        for each in quantities_of(joint, axes.shown, outcome)
     ]
     opens = _opens(shown)
     if sizes is None and reports is not None:
@@ -162,7 +163,7 @@ def _chosen_clients(posterior: Posterior) -> NDArray[np.intp]:
     return np.sort(np.concatenate([flagged, others[step]]))
 
 
-def _opens(shown: Sequence[Shown]) -> int:
+def _opens(shown: Sequence[ShownQuantity]) -> int:
     """The quantity in which clients differ most clearly; an intercept only where there is nothing else.
 
     The outcome comes before a single parameter, since it says the same on a better known scale.

@@ -78,7 +78,7 @@ def quantities_of(joint: JointPosterior, shown: tuple[int, ...], outcome: Quanti
     return made if outcome is None else [outcome, *made]
 
 
-class Shown:
+class ShownQuantity:
     """A quantity of all clients: own and personalised, with intervals, flags and ranks."""
 
     def __init__(

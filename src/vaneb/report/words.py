@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vaneb.report.quantities import Shown
+from vaneb.report.quantities import ShownQuantity
 
 if TYPE_CHECKING:
     from vaneb.grouped.scores import HeldOut
@@ -58,7 +58,7 @@ def sentence(note: str) -> str:
 
 
 def findings(
-    shown: Shown, posterior: Posterior, held_out: HeldOut | None, noun: tuple[str, str], level: float
+    shown: ShownQuantity, posterior: Posterior, held_out: HeldOut | None, noun: tuple[str, str], level: float
 ) -> str:
     """Who differs and by how much, how much better predictions became, and how sure that is."""
     one, many = noun
@@ -108,7 +108,7 @@ def _wrong(share: float, count: int) -> str:
     )
 
 
-def _extremes(shown: Shown, one: str, say) -> str:
+def _extremes(shown: ShownQuantity, one: str, say) -> str:
     """The two farthest out on either side, of those that differ."""
     said = []
     alone = np.count_nonzero(shown.flags.direction) == 1
@@ -131,7 +131,7 @@ def _called(name: object, one: str) -> str:
     return f"{one} {name}" if str(name).replace(".", "").isdecimal() else str(name)
 
 
-def _gain(shown: Shown, held_out: HeldOut | None, one: str, level: float) -> str:
+def _gain(shown: ShownQuantity, held_out: HeldOut | None, one: str, level: float) -> str:
     if held_out is not None:
         values = held_out.values
         better = []

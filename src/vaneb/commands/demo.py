@@ -119,7 +119,7 @@ def _show_five_curves(console: Console, errors: dict[str, float]) -> None:
     from rich.table import Table
 
     console.print(
-        f"1. {CLIENTS} simulated clients.  Each has {ROWS} to {2 * ROWS} rows and wants three means.\n"
+        f"1. {CLIENTS} simulated clients.  Each has {ROWS} to {2 * ROWS} rows and needs three means.\n"
         "The larger a mean, the noisier its rows.  The truth lies on five curves.\n"
     )
     table = Table()

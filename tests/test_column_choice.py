@@ -61,9 +61,10 @@ def test_a_rate_needs_a_variance_function_and_a_count_is_none() -> None:
 
 
 @pytest.mark.parametrize("header", ["a,mortality,lower,upper", "a,est,LCL,UCL", "a,b,ci.low,ci.high"])
-def test_limits_are_not_errors_but_errors_can_be_made_of_them(header: str) -> None:
-    with pytest.raises(VanebError, match=r"\(upper - lower\) / 3.92"):
-        choose_columns(header.split(","), ColumnChoice())
+def test_limits_take_the_place_of_errors(header: str) -> None:
+    columns = header.split(",")
+    layout = choose_columns(columns, ColumnChoice())
+    assert (layout.client, layout.estimates, layout.noise_columns) == ("a", (columns[1],), (*columns[2:],))
 
 
 def test_what_was_taken_is_said_and_what_is_plain_is_not() -> None:

@@ -77,7 +77,7 @@ def test_a_sheet_of_excel(tmp_path: Path) -> None:
     table = read_reports(as_sheet(tmp_path / "reports.xlsx", "second"))
     assert table.reports.ids.tolist() == ["007", "Köln", "a, b"]
     assert_array_equal(table.reports.estimate[:, 0], [1.5, -0.25, 3])
-    assert table.notes[0] == f"read {tmp_path / 'reports.xlsx'}, sheet 'Sheet', the first of 2"
+    assert table.notes[0] == f"read {tmp_path / 'reports.xlsx'}, sheet 'Sheet', number 1 of 2"
     # The content counts, not the name.
     os.rename(tmp_path / "reports.xlsx", tmp_path / "reports.csv")
     assert read_reports(tmp_path / "reports.csv").reports.ids.tolist() == ["007", "Köln", "a, b"]

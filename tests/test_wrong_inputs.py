@@ -55,6 +55,21 @@ WRONG = {
         "row 1, column estimate: '1.250,5' is not a number",
         "Write thousands without a sign",
     ),
+    "a date": Wrong(
+        "hospital,estimate,se\nNorth,01.02.2024,0.1\n",
+        "row 1, column estimate: '01.02.2024' is not a number",
+        "give the column the format of numbers",
+    ),
+    "a footnote": Wrong(
+        "hospital,estimate,se\nNorth,0.5*,0.1\n",
+        "row 1, column estimate: '0.5*' is not a number",
+        "Correct it, or leave the client out",
+    ),
+    "a sample size in words": Wrong(
+        "hospital,estimate,se,n\nNorth,0.5,0.1,n=20\n",
+        "row 1, column n: 'n=20' is not a number",
+        "Correct it",
+    ),
     "a missing estimate": Wrong(
         "hospital,estimate,se\nNorth,,0.1\nSouth,1,0.2\n",
         "client 'North', column estimate: the estimate is missing",
@@ -80,6 +95,11 @@ WRONG = {
         "row 2, column hospital: empty",
         "Give every client an id",
     ),
+    "a row of totals": Wrong(
+        "Klinik;estimate;se\nNord;0,5;0,1\nOst;0,2;0,1\nGesamt;0,35;0,07\n",
+        "client 'Gesamt': the last row seems to be a total of the others",
+        "Remove it, or rename the client if it is one",
+    ),
     # ---------------------------------------------------------------- rows and columns
     "a cell too many": Wrong(
         "hospital;estimate;se\nNorth;0,5;0,1\nSouth;0,7;0,2;x\n",
@@ -92,14 +112,35 @@ WRONG = {
         "Say which they are: --client COLUMN --estimate COLUMN --se COLUMN",
     ),
     "no column of errors": Wrong(
-        "hospital,estimate,p\nNorth,0.5,0.01\n",
+        "hospital,estimate,ward\nNorth,0.5,A\n",
         "columns of standard errors: not recognised for estimate",
         "--estimate COLUMN --se COLUMN",
     ),
-    "limits instead of an error": Wrong(
-        "hospital;effect;lower;upper\nNorth;0,5;0,3;0,7\n",
+    "a test instead of an error": Wrong(
+        "hospital,effect,p-value\nNorth,0.5,0.01\n",
         "columns of standard errors: not recognised for effect",
-        "(upper - lower) / 3.92",
+        "A p-value is not enough: take the standard error or the interval",
+    ),
+    "a standard deviation instead of an error": Wrong(
+        "site,mean,sd,n\nNorth,5.1,2.2,100\n",
+        "columns of estimates: not recognised",
+        "The standard error of a mean is sd / sqrt(n)",
+    ),
+    "an interval in one cell": Wrong(
+        'study,estimate,95% CI\nNorth,0.5,"0.3, 0.7"\n',
+        "columns of standard errors: not recognised for estimate",
+        "Write the two limits of an interval into columns of their own: lower and upper",
+    ),
+    "limits in the wrong columns": Wrong(
+        "study,OR,upper,lower\nNorth,1.5,0.9,2.5\n",
+        "client 'North', columns lower, OR, upper: 2.5, 1.5, 0.9 are not a lower limit",
+        "name other columns: --estimate COLUMN --lower COLUMN --upper COLUMN",
+    ),
+    "one limit": Wrong(
+        "study,effect,low\nNorth,0.5,0.3\n",
+        "--lower: both limits are needed",
+        "Give --lower COLUMN --upper COLUMN",
+        "personalize in.csv --estimate effect --lower low -o out.csv",
     ),
     "two columns of estimates": Wrong(
         "hospital,estimate,coef,se\nNorth,0.5,0.4,0.1\n",
@@ -136,6 +177,16 @@ WRONG = {
         "Results of 2024;;\nhospital;estimate;se\nNorth;1;2\n",
         "The table has: Results of 2024, unnamed 2, unnamed 3",
         "The first line must be the header: remove what stands above it",
+    ),
+    "a caption above the header": Wrong(
+        "Table 1\n\nhospital,estimate,se\nNorth,1,2\n",
+        "the first line has one cell, 'Table 1', the next one has more",
+        "Remove what stands above the header",
+    ),
+    "a page of HTML": Wrong(
+        "<html><table><tr><td>hospital</td></tr></table></html>",
+        "in.csv: HTML or JSON, not a table",
+        "Save it as .csv, .xlsx or .parquet",
     ),
     "another encoding than named": Wrong(
         "Köln,1\n".encode("latin-1"),
@@ -226,13 +277,13 @@ def test_a_parquet_file_with_text_for_numbers(tmp_path: Path) -> None:
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "messages.md"
-HEAD = f"""# What goes wrong, and what does it say?
+HEAD = f"""# What do the error messages mean?
 
 Here are {len(WRONG) + 1} wrong inputs, with the commands that read them and what they print. Each message
-names the place and a remedy. Each command ends with code 2, and nothing is written. `vaneb check FILE` lists
+names the place and a remedy. The command ends with code 2, and nothing is written. `vaneb check FILE` lists
 all problems of a file at once.
 
-This page is made by `python tests/test_wrong_inputs.py`, and the tests compare it with what the commands say.
+`python tests/test_wrong_inputs.py` writes this page, and the tests compare it with what the commands say.
 """
 
 

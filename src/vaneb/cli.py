@@ -14,7 +14,7 @@ from vaneb.commands.check import check
 from vaneb.commands.compare import compare
 from vaneb.commands.decide import decide
 from vaneb.commands.demo import demo
-from vaneb.commands.examples import below
+from vaneb.commands.examples import epilog
 from vaneb.commands.federate import federate
 from vaneb.commands.outcome import ExitCode, complain
 from vaneb.commands.personalize import personalize
@@ -50,18 +50,18 @@ _CLICK_SUGGESTS = any(base.__module__.startswith("click.") for base in typer.cor
 app = typer.Typer(
     suggest_commands=not _CLICK_SUGGESTS,
     name="vaneb",
-    help="Personalised estimates for many clients, from what each of them reports.",
-    epilog=below("vaneb"),
+    help="Better estimates for many clients, learned from what all of them report.",
+    epilog=epilog("vaneb"),
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (personalize, run, predict, decide, check, report, study, demo, train, table, compare, watch):
-    app.command(epilog=below(_command.__name__))(_command)
+for _command in (check, personalize, run, predict, report, decide, demo, study, train, table, compare, watch):
+    app.command(epilog=epilog(_command.__name__))(_command)
 for _info in federate.registered_commands:
-    _info.epilog = below(getattr(_info.callback, "__name__", ""))
-app.add_typer(federate, epilog=below("federate"))
+    _info.epilog = epilog(getattr(_info.callback, "__name__", ""))
+app.add_typer(federate, epilog=epilog("federate"))
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,7 +79,7 @@ def options(
         typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Personalised estimates for many clients, from what each of them reports."""
+    """Better estimates for many clients, learned from what all of them report."""
 
 
 def _terminate(*_: object) -> None:

@@ -16,29 +16,36 @@ from vaneb.layout import (
     CLIENT,
     COVARIANCE,
     ESTIMATE,
+    LIMITS,
     PRECISION,
     SIZE,
     STANDARD_ERROR,
     UNNAMED,
     VARIANCE,
     Layout,
+    folded,
     listed,
     make_layout,
+    refuse_other_names,
     refuse_repeated,
     reported_estimates,
     reported_noise,
     table_has,
     triangle_columns,
 )
+from vaneb.limits import LEVEL, RATIOS, limit_columns
 
-#: Names that people give to columns, in small letters without signs.
-KNOWN_ESTIMATES = ("estimate", "est", "coef", "coefficient", "effect", "yi", "b", "beta", "theta")
-KNOWN_ERRORS = ("se", "stderr", "stderror", "standarderror", "sei", "stde")
-KNOWN_VARIANCES = ("vi", "var", "variance")
+#: Names that people give to columns, as ``layout.folded`` writes them; also in German and French.
+KNOWN_ESTIMATES = (
+    *("estimate", "est", "coef", "coefficient", "effect", "yi", "b", "beta", "theta"),
+    *("schatzer", "schatzung", "schatzwert", "effekt", "koeffizient", "estimation", "effet"),
+)
+KNOWN_ERRORS = ("se", "stderr", "stderror", "standarderror", "sei", "stde", "standardfehler", "erreurtype")
+KNOWN_VARIANCES = ("vi", "var", "variance", "varianz")
 #: Taken for estimates where a variance function is named; a count is none.
 KNOWN_RATES = ("rate", "share", "proportion", "mean", "average")
-#: Ends of intervals, which are not read.
-LIMITS = re.compile(r"(ci|conf)?(lower|upper|low|high|lcl|ucl|lb|ub)(ci|limit|bound|95)?")
+#: Standard deviations of single observations, and what a test gives.
+KNOWN_DEVIATIONS, KNOWN_TESTS = ("sd", "std", "stddev"), ("p", "pvalue", "pval", "prz", "prt", "z", "t")
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,12 @@ class ColumnChoice:
     estimate, se, variance : tuples of str
         Columns, or patterns with one ``*``: what it stands for is the parameter's name, by which estimates
         and their errors are paired.
+    lower, upper : tuples of str
+        Confidence limits, likewise.
+    limits_level : float, optional
+        Probability between the limits; by default what their names say, or 0.95.
+    limits_scale : str, optional
+        "given" or "log", where the limits are symmetric about the estimate; seen from the numbers by default.
     """
 
     client: str | None = None
@@ -58,13 +71,28 @@ class ColumnChoice:
     se: tuple[str, ...] = ()
     variance: tuple[str, ...] = ()
     n: str | None = None
+    lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
+    limits_level: float | None = None
+    limits_scale: str | None = None
 
     def __post_init__(self) -> None:
-        if self.se and self.variance:
-            raise InvalidOption("--se and --variance: both given. Keep one of them.")
-        if (self.se or self.variance) and not self.estimate:
-            option = "--se" if self.se else "--variance"
-            raise InvalidOption(f"{option} without --estimate: say whose error it is. Add --estimate COLUMN.")
+        given = {"--se": self.se, "--variance": self.variance, "--lower": self.lower, "--upper": self.upper}
+        options = [option for option, columns in given.items() if columns]
+        if bool(self.lower) != bool(self.upper):
+            raise InvalidOption(f"{options[-1]}: both limits are needed. Give --lower COLUMN --upper COLUMN.")
+        if len(options) > (2 if self.lower else 1):
+            raise InvalidOption(f"{' and '.join(options[:2])}: both given. Keep one of them.")
+        if options and not self.estimate:
+            raise InvalidOption(
+                f"{options[0]} without --estimate: say whose error it is. Add --estimate COLUMN."
+            )
+        if self.limits_level is not None and not 0 < self.limits_level < 1:
+            raise InvalidOption(
+                f"--limits-level {self.limits_level:g}: must lie between 0 and 1; 0.95 is that of 95% limits."
+            )
+        if self.limits_scale not in (None, "given", "log"):
+            raise InvalidOption(f"--limits-scale {self.limits_scale}: write given or log.")
 
 
 def choose_columns(
@@ -92,16 +120,23 @@ def choose_columns(
     reported = not choice.estimate and any(column.startswith(ESTIMATE) for column in columns)
     rates = KNOWN_RATES if covariance_given else ()
     found = reported_estimates(columns) if reported else _estimates(columns, choice, rates)
-    found = _in_order(found, names)
     size = choice.n or (SIZE if SIZE in columns else None)
     noise: str | None = None
     noise_columns: list[str] = []
-    if reported and not covariance_given:
-        noise, noise_columns = reported_noise(columns, tuple(found))
-    elif not covariance_given:
+    if not reported and not covariance_given:
         noise, noise_columns = _noise(columns, found, choice)
+    if names is not None and noise != LIMITS:  # what limits belong to may get another name
+        refuse_other_names(tuple(found), names)
+        found = {name: found[name] for name in names}
+    if noise is not None and noise != LIMITS:
+        noise, noise_columns = _noise(columns, found, choice)
+    elif reported and not covariance_given:
+        noise, noise_columns = reported_noise(columns, tuple(found))
     client = choice.client or _client(columns, {size, *found.values(), *noise_columns})
     layout = make_layout(columns, client, found, noise, noise_columns, size, covariance_given)
+    if noise == LIMITS:
+        stated = limit_columns(noise_columns)
+        layout = replace(layout, limits_level=choice.limits_level or (stated and stated[2]) or LEVEL)
     twice = [column for column, count in Counter(layout.used).items() if count > 1]
     if twice:
         raise InvalidOption(
@@ -124,7 +159,8 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice, rates: Sequence[str
                     raise InvalidOption(f"--estimate: {name!r} names two columns. Give each once.")
                 found[name] = column
         return found
-    single = [column for column in columns if _plain(column) in (*KNOWN_ESTIMATES, *rates)]
+    ratios = RATIOS if limit_columns(columns) is not None else ()
+    single = [column for column in columns if folded(column) in (*KNOWN_ESTIMATES, *rates, *ratios)]
     if len(single) == 1:
         return {single[0]: single[0]}
     if single:
@@ -145,31 +181,22 @@ def _estimates(columns: Sequence[str], choice: ColumnChoice, rates: Sequence[str
     raise InvalidReport(
         f"columns of estimates: not recognised. The table has: {listed(columns)}. Say which they are: "
         "--client COLUMN --estimate COLUMN --se COLUMN. Or call them client, theta_<name> and se_<name>. "
-        "Rows or counts instead of estimates? Use vaneb run."
-        + _of_rates(columns)
-        + _of_limits(columns)
+        "Rows or counts instead of estimates? Use vaneb run, for counts with "
+        "--formula 'deaths | cases ~ 1' --family binomial."
+        + _remedies(columns)
         + (" The first line must be the header: remove what stands above it." if title else "")
     )
 
 
 def _only_one_left(columns: Sequence[str], choice: ColumnChoice) -> str | None:
-    """The column beside the client's and a single error, as in ``hospital, mortality, se``."""
-    known = KNOWN_ERRORS + KNOWN_VARIANCES
-    free = [column for column in columns if _plain(column) not in known]
+    """The column beside the client's and a single error or pair of limits, as in ``town, mortality, se``."""
+    noise = [column for column in columns if folded(column) in KNOWN_ERRORS + KNOWN_VARIANCES]
+    limits = limit_columns(columns)
+    noise = noise or (list(limits[:2]) if limits else [])
+    free = [column for column in columns if column not in noise]
     client = choice.client or (CLIENT if CLIENT in free else free[0] if free else None)
     left = [column for column in free if column not in (client, choice.n or SIZE)]
-    return left[0] if len(left) == 1 and len(columns) - len(free) == 1 else None
-
-
-def _in_order(found: dict[str, str], expected: Sequence[str] | None) -> dict[str, str]:
-    if expected is None:
-        return found
-    if sorted(found) != sorted(expected):
-        raise InvalidReport(
-            f"columns of estimates: the table has {', '.join(found)}, but {', '.join(expected)} are "
-            "expected. Rename, add or remove columns so that the parameters are the same."
-        )
-    return {name: found[name] for name in expected}
+    return left[0] if len(left) == 1 and (len(noise) == 1 or limits is not None) else None
 
 
 def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) -> tuple[str, list[str]]:
@@ -178,6 +205,9 @@ def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) 
         return STANDARD_ERROR, _paired("--se", choice.se, columns, found, choice)
     if choice.variance:
         return VARIANCE, _paired("--variance", choice.variance, columns, found, choice)
+    if choice.lower:
+        lower = _paired("--lower", choice.lower, columns, found, choice)
+        return LIMITS, lower + _paired("--upper", choice.upper, columns, found, choice)
     for prefix in (COVARIANCE, PRECISION):
         if all(f"{prefix}{name}__{name}" in columns for name in found):
             return prefix, triangle_columns(prefix, tuple(found), columns)
@@ -188,30 +218,36 @@ def _noise(columns: Sequence[str], found: dict[str, str], choice: ColumnChoice) 
         for key in (list(found), [_rest(column) for column in found.values()]):
             if all(name in errors for name in key):
                 return kind, [errors[name] for name in key]
-        single = [column for column in free if _plain(column) in known]
+        single = [column for column in free if folded(column) in known]
         if len(single) > 1:
             raise InvalidReport(
                 f"columns {' and '.join(single)}: each could be the error. Say which: --se {single[0]}."
             )
         if single and len(found) == 1:
             return kind, single
+    limits = limit_columns(free)
+    if limits is not None and len(found) == 1:
+        return LIMITS, list(limits[:2])
     raise InvalidReport(
         f"columns of standard errors: not recognised for {', '.join(found)}. The table has: "
-        f"{listed(columns)}. Say which they are: --estimate COLUMN --se COLUMN (or --variance COLUMN), "
-        "once for each estimate." + _of_rates(columns) + _of_limits(columns)
+        f"{listed(columns)}. Say which they are: --estimate COLUMN --se COLUMN (or --variance COLUMN, or "
+        "--lower COLUMN --upper COLUMN), once for each estimate." + _remedies(columns)
     )
 
 
-def _of_rates(columns: Sequence[str]) -> str:
-    """What to do with rates, whose errors follow from them."""
-    has = SIZE in columns and any(_plain(column) in KNOWN_RATES for column in columns)
-    return " Rates need no errors: add --variance-function binomial or poisson." if has else ""
-
-
-def _of_limits(columns: Sequence[str]) -> str:
-    """What to do with the ends of intervals, where a table has them instead of errors."""
-    has = sum(LIMITS.fullmatch(_plain(column)) is not None for column in columns) >= 2
-    return " A standard error is (upper - lower) / 3.92 of a 95% interval: add such a column." if has else ""
+def _remedies(columns: Sequence[str]) -> str:
+    """What to do with columns that are no errors, but from which errors follow."""
+    plain = {folded(column) for column in columns}
+    said = ""
+    if SIZE in columns and plain & set(KNOWN_DEVIATIONS):
+        said += " The standard error of a mean is sd / sqrt(n): add such a column."
+    elif SIZE in columns and plain & set(KNOWN_RATES):
+        said += " Rates need no errors: add --variance-function binomial or poisson."
+    if any(re.search(r"\b(ci|ki|ic|confidence)\b", column.lower()) for column in columns):
+        said += " Write the two limits of an interval into columns of their own: lower and upper."
+    if plain & set(KNOWN_TESTS):
+        said += " A p-value is not enough: take the standard error or the interval from the same output."
+    return said
 
 
 def _paired(
@@ -267,26 +303,23 @@ def _matching(option: str, term: str, columns: Sequence[str]) -> dict[str, str]:
 
 def _what_was_taken(layout: Layout) -> str:
     kinds = {STANDARD_ERROR: "standard error", VARIANCE: "variance", COVARIANCE: "covariance"}
-    kinds |= {PRECISION: "precision"}
+    kinds |= {PRECISION: "precision", LIMITS: f"{100 * (layout.limits_level or 0):.3g}% limits"}
     parts = [f"{layout.client} as client"]
     one = len(layout.estimates) == 1
     parts.append(f"{', '.join(layout.estimates)} as estimate{'' if one else 's'}")
     if layout.noise is not None:
-        of_them = f"its {kinds[layout.noise]}" if one else f"their {kinds[layout.noise]}s"
+        kind = kinds[layout.noise] + ("" if one or layout.noise == LIMITS else "s")
+        of_them = f"{'its' if one else 'their'} {kind}"
         parts.append(f"{', '.join(layout.noise_columns)} as {of_them}")
     if layout.size is not None:
         parts.append(f"{layout.size} as sample size")
     return f"took {'; '.join(parts)}"
 
 
-def _plain(column: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", column.lower())
-
-
 def _prefix(column: str) -> str:
     """``b`` of ``b_age`` and ``se`` of ``se.age``; empty without such a sign."""
     parts = re.split(r"[_.]", column, maxsplit=1)
-    return _plain(parts[0]) if len(parts) == 2 else ""
+    return folded(parts[0]) if len(parts) == 2 else ""
 
 
 def _rest(column: str) -> str:

@@ -108,6 +108,9 @@ def as_utf8(data: bytes, options: TextOptions, place: str) -> tuple[bytes, str]:
             ) from None
     if b"\0" in text or NOT_TEXT.search(text, 0, 4096):
         raise InvalidReport(f"{place}: not a table of text. Save it as .csv, .xlsx or .parquet.")
+    start = text[:100].lstrip()
+    if start.startswith((b"<", b"{", b"[{")):
+        raise InvalidReport(f"{place}: HTML or JSON, not a table. Save it as .csv, .xlsx or .parquet.")
     return text, encoding
 
 

@@ -12,8 +12,10 @@ and ``noise``, where a table comes from for ``sources``, and what users may call
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -24,16 +26,14 @@ from numpy.typing import NDArray
 from vaneb.errors import InvalidReport
 
 Array = NDArray[np.float64]
-#: Reads a column by its name as float64, NaN where a value is missing.
-ReadNumbers = Callable[[str], Array]
 
 CLIENT, SIZE = "client", "n"
 ESTIMATE, STANDARD_ERROR, COVARIANCE, PRECISION = "theta_", "se_", "cov_", "prec_"
 NOISE = (STANDARD_ERROR, COVARIANCE, PRECISION)
 #: Begins the name of a column that has none in the file; its number follows.
 UNNAMED = "unnamed "
-#: Variances of the estimates; only users who name their columns have them.
-VARIANCE = "variance"
+#: Variances, or confidence limits, of the estimates; only columns of people's own names hold them.
+VARIANCE, LIMITS = "variance", "limits"
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,18 @@ class Layout:
     client : str
     estimates : tuple of d str
     noise : str or None
-        ``"se_"``, ``"cov_"``, ``"prec_"`` or ``"variance"``; None if the covariance is given otherwise.
+        ``"se_"``, ``"cov_"``, ``"prec_"``, ``"variance"`` or ``"limits"``; None if the covariance is given
+        otherwise.
     noise_columns : tuple of str
-        d columns of standard errors or variances, or the d (d + 1) / 2 of the upper triangle by rows.
+        d columns of standard errors or variances, the d (d + 1) / 2 of the upper triangle by rows, or d lower
+        limits and then d upper ones.
     size : str or None
     ignored : tuple of str
         Columns that are not used.
     notes : tuple of str
         What was guessed and what was not used, for the user to know.
+    limits_level : float, optional
+        Probability between the limits.
     """
 
     names: tuple[str, ...]
@@ -65,6 +69,7 @@ class Layout:
     size: str | None
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
+    limits_level: float | None = None
 
     @property
     def used(self) -> list[str]:
@@ -147,23 +152,13 @@ def refuse_repeated(columns: Sequence[str]) -> None:
         raise InvalidReport(f"column {repeated[0]}: appears twice. Rename or remove one of them.")
 
 
-def read_columns(layout: Layout, ids: Sequence[Any], numbers: ReadNumbers) -> Columns:
-    """Read the columns that ``layout`` names through ``numbers``."""
-    estimate = np.column_stack([numbers(column) for column in layout.estimates])
-    noise: dict[str, Array] = {}
-    if layout.noise in (STANDARD_ERROR, VARIANCE):
-        noise[layout.noise] = np.column_stack([numbers(column) for column in layout.noise_columns])
-    elif layout.noise is not None:
-        noise[layout.noise] = _from_triangle(layout, len(estimate), numbers)
-    return Columns(
-        ids=ids,
-        names=layout.names,
-        estimate=estimate,
-        n=None if layout.size is None else numbers(layout.size),
-        standard_errors=noise.get(STANDARD_ERROR),
-        covariance=noise.get(VARIANCE, noise.get(COVARIANCE)),
-        precision=noise.get(PRECISION),
-    )
+def refuse_other_names(names: Sequence[str], expected: Sequence[str]) -> None:
+    """Raise ``InvalidReport`` unless these are the parameters that are expected, in any order."""
+    if sorted(names) != sorted(expected):
+        raise InvalidReport(
+            f"columns of estimates: the table has {', '.join(names)}, but {', '.join(expected)} are "
+            "expected. Rename, add or remove columns so that the parameters are the same."
+        )
 
 
 def columns_of_frame(frame: Any, *, covariance_given: bool = False) -> Columns:
@@ -186,18 +181,39 @@ def columns_of(frame: Any, layout: Layout) -> Columns:
     """The columns that ``layout`` names of a pandas or polars data frame, or a pyarrow table."""
     import narwhals as nw
 
-    table = nw.from_native(frame, eager_only=True)
+    def side_by_side(columns: Sequence[str]) -> Array:
+        return np.column_stack([numbers_of(frame, column) for column in columns])
 
-    def numbers(column: str) -> Array:
-        series = table[column]
-        if not (series.dtype.is_numeric() or series.dtype == nw.Unknown or series.dtype == nw.Object):
-            raise InvalidReport(f"column {column}: holds {series.dtype}, not numbers. Convert it to numbers.")
-        try:
-            return series.cast(nw.Float64).to_numpy().astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidReport(f"column {column}: not numbers ({error}). Convert it to numbers.") from None
+    estimate = side_by_side(layout.estimates)
+    noise: dict[str, Array] = {}
+    if layout.noise in (STANDARD_ERROR, VARIANCE):
+        noise[layout.noise] = side_by_side(layout.noise_columns)
+    elif layout.noise is not None:
+        matrices = noise[layout.noise] = np.empty((*estimate.shape, estimate.shape[1]))
+        for first, second, column in zip(*triangle(len(layout.names)), layout.noise_columns, strict=True):
+            matrices[:, first, second] = matrices[:, second, first] = numbers_of(frame, column)
+    return Columns(
+        ids=nw.from_native(frame, eager_only=True)[layout.client].to_list(),
+        names=layout.names,
+        estimate=estimate,
+        n=None if layout.size is None else numbers_of(frame, layout.size),
+        standard_errors=noise.get(STANDARD_ERROR),
+        covariance=noise.get(VARIANCE, noise.get(COVARIANCE)),
+        precision=noise.get(PRECISION),
+    )
 
-    return read_columns(layout, table[layout.client].to_list(), numbers)
+
+def numbers_of(frame: Any, column: str) -> Array:
+    """A column of a data frame or table as float64, NaN where a value is missing."""
+    import narwhals as nw
+
+    series = nw.from_native(frame, eager_only=True)[column]
+    if not (series.dtype.is_numeric() or series.dtype == nw.Unknown or series.dtype == nw.Object):
+        raise InvalidReport(f"column {column}: holds {series.dtype}, not numbers. Convert it to numbers.")
+    try:
+        return series.cast(nw.Float64).to_numpy().astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidReport(f"column {column}: not numbers ({error}). Convert it to numbers.") from None
 
 
 def triangle(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -230,15 +246,6 @@ def reported_noise(columns: Sequence[str], names: Sequence[str]) -> tuple[str, l
         )
     find = _vector_columns if prefixes[0] == STANDARD_ERROR else triangle_columns
     return prefixes[0], find(prefixes[0], names, columns)
-
-
-def _from_triangle(layout: Layout, n_clients: int, numbers: ReadNumbers) -> Array:
-    """Symmetric matrices (K, d, d) from the columns of their upper triangle."""
-    dimension = len(layout.names)
-    matrices = np.empty((n_clients, dimension, dimension))
-    for first, second, column in zip(*triangle(dimension), layout.noise_columns, strict=True):
-        matrices[:, first, second] = matrices[:, second, first] = numbers(column)
-    return matrices
 
 
 def _vector_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) -> list[str]:
@@ -284,6 +291,12 @@ def triangle_columns(prefix: str, names: Sequence[str], columns: Sequence[str]) 
             )
         found.append(column_of[first, second])
     return found
+
+
+def folded(text: str, keep: str = "") -> str:
+    """Small letters and digits without accents, and the characters of ``keep``, which stand for signs."""
+    bare = unicodedata.normalize("NFKD", text.lower())
+    return re.sub(r"[^a-z0-9]", keep, "".join(c for c in bare if not unicodedata.combining(c)))
 
 
 def listed(columns: Sequence[str]) -> str:

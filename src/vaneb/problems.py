@@ -21,9 +21,10 @@ from vaneb.covariance import by_name
 from vaneb.dialect import TextOptions
 from vaneb.errors import InvalidReport, VanebError
 from vaneb.layout import Columns, Layout
+from vaneb.limits import as_standard_errors
 from vaneb.noise import as_covariance_function
-from vaneb.sources import ParquetTable, TextTable, open_table
-from vaneb.tables import client_type_of, reports_of
+from vaneb.sources import ParquetTable, TextTable, open_table, refuse
+from vaneb.tables import client_type_of, refuse_total, reports_of
 from vaneb.validation import Place
 
 Array = NDArray[np.float64]
@@ -43,7 +44,8 @@ class Findings:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Smallest and largest number of each column that is read."""
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    """What was made of confidence limits."""
 
 
 def find_problems(
@@ -67,12 +69,13 @@ def find_problems(
         if isinstance(opened, TextTable):
             for _ in opened.rows(problems.append):
                 pass
-        return Findings(opened.kind, opened.columns, problems=(str(error), *problems), notes=opened.notes)
-    table = _without_problems(opened, found, variance_function)
-    if table is None:
-        table = _searched(opened, found, variance_function, problems)
-    if table is None:
-        return Findings(opened.kind, opened.columns, found, problems=tuple(problems), notes=opened.notes)
+        return Findings(opened.kind, opened.columns, problems=(str(error), *problems))
+    read = _without_problems(opened, found, variance_function, choice.limits_scale)
+    if read is None:
+        read = _searched(opened, found, variance_function, problems, choice.limits_scale)
+    if read is None:
+        return Findings(opened.kind, opened.columns, found, problems=tuple(problems))
+    table, used = read
     return Findings(
         opened.kind,
         opened.columns,
@@ -80,49 +83,59 @@ def find_problems(
         table.num_rows,
         _ranges(table, found),
         tuple(problems),
-        opened.notes + found.notes,
+        used.notes[len(found.notes) :],
     )
 
 
 def _without_problems(
-    opened: TextTable | ParquetTable, found: Layout, variance_function: str | None
-) -> pa.Table | None:
-    """The table, if a reading does not complain: a million clients are not looked at one by one."""
+    opened: TextTable | ParquetTable, found: Layout, variance_function: str | None, scale: str | None
+) -> tuple[pa.Table, Layout] | None:
+    """The table and what is used of it, if a reading does not complain.
+
+    A million clients are not looked at one by one.
+    """
     try:
         table = opened.numbers(found.used, found.client)
         client_type_of(table[found.client].type, found.client)
+        if table.num_rows:
+            refuse_total(table[found.client][-1])
+        table, found = as_standard_errors(table, found, refuse, scale=scale)
         reports_of(table, found, variance_function)
     except VanebError:
         return None
-    return table
+    return table, found
 
 
 def _searched(
-    opened: TextTable | ParquetTable, found: Layout, variance_function: str | None, problems: list[str]
-) -> pa.Table | None:
-    """Add to ``problems``; the table, if there is one."""
-    readable: dict[str, Rows] = {}
+    opened: TextTable | ParquetTable,
+    found: Layout,
+    variance_function: str | None,
+    problems: list[str],
+    scale: str | None,
+) -> tuple[pa.Table, Layout] | None:
+    """Add to ``problems``; the table and what is used of it, if there is one."""
     try:
         if variance_function is not None:
             by_name(variance_function, len(found.names), 1)
         if isinstance(opened, TextTable):
             table, numbers = opened.numbers_by_cell(found.used, found.client, problems.append)
-            # What is no number was complained about, and is not missing as well.
-            readable = {c: np.flatnonzero(table[c].is_valid().to_numpy()) for c in found.used}
         else:
             table = opened.numbers(found.used, found.client)
             numbers = list(range(1, table.num_rows + 1))
         client_type_of(table[found.client].type, found.client)
-        columns = layout.columns_of(table, found)
+        table, used = as_standard_errors(table, found, problems.append, scale=scale)
+        # What is no number was complained about, and is not missing as well.
+        readable = {c: np.flatnonzero(table[c].is_valid().to_numpy()) for c in used.used}
+        columns = layout.columns_of(table, used)
     except VanebError as error:
         problems.append(str(error))
         return None
     if table.num_rows:
-        said = [*_of_ids(columns.ids, numbers), *_of_numbers(columns, found, readable)]
-        problems += [found.in_own_words(message) for message in said]
+        said = [*_of_ids(columns.ids, numbers), *_of_numbers(columns, used, readable)]
+        problems += [used.in_own_words(message) for message in said]
     elif not problems:
         problems.append(f"{opened.place}: has a header but no rows. Give one row per client.")
-    return table
+    return table, used
 
 
 def _of_ids(ids: Sequence[object], numbers: Sequence[int]) -> Iterator[str]:
@@ -139,6 +152,10 @@ def _of_ids(ids: Sequence[object], numbers: Sequence[int]) -> Iterator[str]:
                 "Give one row per client: combine the rows, or rename one."
             )
         first.setdefault(name, row)
+    try:
+        refuse_total(ids[-1])
+    except InvalidReport as error:
+        yield str(error)
 
 
 def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Rows]) -> Iterator[str]:

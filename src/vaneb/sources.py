@@ -11,6 +11,7 @@ import csv
 import io
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ MISSING = frozenset(pa.csv.ConvertOptions().null_values)
 MISSING_IN_ROWS = ["", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "null", "NULL", "#N/A", "<NA>"]
 EXCEL = "Excel"
 SAVE_AS = "Save it as .csv, .xlsx or .parquet."
+#: What spreadsheets make of numbers such as 1.2 and 3/4, and how their dates arrive here.
+DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{2,4}(T[\d:.]+)?|\d{1,2}\.? ?[A-Za-z]{3,}\.?(-?\d{2,4})?")
 
 Problem = Callable[[str], None]
 
@@ -130,7 +133,7 @@ class TextTable:
         decimal = self.dialect.decimal
         try:
             # Python reads 1_000 as a number; in a table it is more likely a slip.
-            plain = text.replace("_", "?")
+            plain = text.replace("_", "?").replace("\N{MINUS SIGN}", "-")
             return float(plain.replace(".", "?").replace(",", ".") if decimal == "," else plain)
         except ValueError:
             pass
@@ -245,7 +248,21 @@ def _opened_text(place: str, text: bytes, found: Dialect, kind: str, notes: tupl
     if header is None:
         raise InvalidReport(f"{place}: empty. Give a header and one row per client.")
     columns = tuple(cell.strip() or f"{layout.UNNAMED}{i}" for i, cell in enumerate(header, start=1))
-    return TextTable(place, text, found, columns, reader.line_num, kind, notes)
+    header_lines = reader.line_num
+    if len(header) == 1 and len(_next_row(reader)) > 1:
+        raise InvalidReport(
+            f"{place}: the first line has one cell, {header[0][:40]!r}, the next one has more. Remove what "
+            "stands above the header, or say what separates columns: --sep."
+        )
+    return TextTable(place, text, found, columns, header_lines, kind, notes)
+
+
+def _next_row(reader: Any) -> list[str]:
+    """Empty at the end, and where the quotes are wrong: that is said when the row is read."""
+    try:
+        return next((row for row in reader if row), [])
+    except csv.Error:
+        return []
 
 
 def need_openpyxl(place: str) -> None:
@@ -257,30 +274,40 @@ def need_openpyxl(place: str) -> None:
 
 
 def _opened_sheet(place: str, data: bytes) -> TextTable:
-    """The first sheet of a workbook, as text: what holds for cells of a CSV file holds for its cells, too."""
+    """The first sheet of a workbook that has two columns, as text; its cells are read like those of CSV."""
     need_openpyxl(place)
     import openpyxl
 
     try:
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-        sheet = book.worksheets[0]
-        rows = [list(row) for row in sheet.iter_rows(values_only=True)]
+        sheets = book.worksheets
+        for sheet in sheets:
+            rows = _filled_rows(sheet)
+            if any(len(row) > 1 for row in rows):
+                break
+        else:
+            sheet, rows = sheets[0], _filled_rows(sheets[0])
     except Exception as error:  # whatever a broken file raises
         raise InvalidReport(f"{place}: not an Excel file that can be read ({_first_line(error)}).") from None
-    for row in rows:
-        while row and row[-1] is None:
-            row.pop()
-    rows = [row for row in rows if row]
     width = len(rows[0]) if rows else 0
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([*map(_cell, row), *[""] * (width - len(row))] for row in rows)
-    sheets = len(book.worksheets)
-    which = f"sheet {sheet.title!r}" + (f", the first of {sheets}" if sheets > 1 else "")
+    number = f", number {sheets.index(sheet) + 1} of {len(sheets)}" if len(sheets) > 1 else ""
+    which = f"sheet {sheet.title!r}{number}"
     plain = Dialect("utf-8", ",", ".")
     return _opened_text(
         place, text.getvalue().encode(), plain, f"{EXCEL}, {which}", (f"read {place}, {which}",)
     )
+
+
+def _filled_rows(sheet: Any) -> list[list[Any]]:
+    """Without empty rows, and without empty cells at the ends of rows."""
+    rows = [list(row) for row in sheet.iter_rows(values_only=True)]
+    for row in rows:
+        while row and row[-1] is None:
+            row.pop()
+    return [row for row in rows if row]
 
 
 def _cell(value: Any) -> str:
@@ -299,6 +326,8 @@ def _parquet(place: str, read: Callable[[], Any]) -> Any:
 def _remedy_of_number(text: str, decimal: str, is_sheet: bool) -> str:
     if text.endswith("%"):
         return "Write the number without the sign, in the same unit in every row and column."
+    if DATE.fullmatch(text):
+        return "It looks like a date: correct it. In a spreadsheet, give the column the format of numbers."
     bare = text.replace(".", "").replace(",", "").replace(" ", "").replace("'", "").replace("\xa0", "")
     if not bare.lstrip("+-").isdigit() or bare == text:
         return "Correct it, or leave the client out."

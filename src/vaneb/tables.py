@@ -25,16 +25,19 @@ from vaneb.covariance import ConstantDiagonal, ConstantFull, by_name
 from vaneb.dialect import TextOptions
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import STANDARD, replacing
-from vaneb.layout import CLIENT, SIZE, Layout
+from vaneb.layout import CLIENT, SIZE, Layout, folded
+from vaneb.limits import as_standard_errors
 from vaneb.noise import matrix_column
 from vaneb.reports import Reports
 from vaneb.semidefinite import covariance_of_estimates, has_full_rank, standard_errors
-from vaneb.sources import need_openpyxl, open_table
+from vaneb.sources import need_openpyxl, open_table, refuse
 
 if TYPE_CHECKING:
     from vaneb.posterior import Posterior
 
 SUFFIXES = (".csv", ".parquet", ".xlsx")
+#: What the last row of a table is called where it is no client, as ``folded`` writes it.
+TOTALS = ("total", "totals", "grandtotal", "overall", "sum", "gesamt", "insgesamt", "summe", "ensemble")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class ReportsTable:
     """How the file was read, what was taken for what, and what was not used."""
     covariates: pa.Table | None = None
     """Columns that describe the clients themselves, where such were asked for."""
+    ratio: str | None = None
+    """What the only parameter is the logarithm of."""
 
 
 def read_reports(
@@ -95,12 +100,25 @@ def read_reports(
     if table.num_rows == 0:
         raise InvalidReport(f"{opened.place}: has a header but no rows. Give one row per client.")
     client_type = client_type_of(table[found.client].type, found.client)
+    refuse_total(table[found.client][-1])
+    read = found
+    table, found = as_standard_errors(table, read, refuse, scale=choice.limits_scale, expected=names)
+    ratio = read.names[0] if len(read.names) == 1 and read.names != found.names else None
     try:
         reports = reports_of(table, found, variance_function)
     except InvalidReport as error:
         raise InvalidReport(found.in_own_words(str(error))) from None
     described = table.select(list(covariates)) if covariates else None
-    return ReportsTable(reports, client_type, found.client, opened.notes + found.notes, described)
+    return ReportsTable(reports, client_type, found.client, opened.notes + found.notes, described, ratio)
+
+
+def refuse_total(last: object) -> None:
+    """Raise ``InvalidReport`` if the last client is called like the sum of all."""
+    if folded(str(last)) in TOTALS:
+        raise InvalidReport(
+            f"client {str(last)!r}: the last row seems to be a total of the others. Remove it, or rename the "
+            "client if it is one."
+        )
 
 
 def reports_of(table: pa.Table, found: Layout, variance_function: str | None) -> Reports:

@@ -239,3 +239,37 @@ def test_counts_are_found_in_the_posterior():
     assert ((low < ratio) & (ratio < high)).all()
     with pytest.raises(InvalidOption, match="of 'rat': there is no such parameter; choose rate"):
         post.decide("rat")
+
+
+def test_answers_are_those_of_brute_force():
+    """With a known population clients are independent, and a hundred thousand plain draws are easily made."""
+    rng = np.random.default_rng(11)
+    clients, spread = 40, 0.5
+    truth, error = rng.normal(1, spread, clients), rng.uniform(0.05, 0.5, clients)
+    reports = Reports(truth + error * rng.standard_normal(clients), standard_errors=error, names=["x"])
+    prior = Prior(np.array([[1.0]]), np.ones(1), np.array([[[spread**2]]]))
+    decisions = VANEB.from_prior(prior).personalize(reports).decide("x")
+    precision = error**-2 + spread**-2
+    mean = (reports.estimate[:, 0] * error**-2 + spread**-2) / precision
+    draws = mean + rng.standard_normal((100_000, clients)) / np.sqrt(precision)
+    ranks = (-draws).argsort(axis=1).argsort(axis=1) + 1
+
+    ours = decisions.ranks(0.9)
+    assert_allclose(ours.expected, ranks.mean(axis=0), atol=0.5)
+    assert_allclose([ours.lower, ours.upper], np.quantile(ranks, [0.05, 0.95], axis=0), atol=1)
+    held = ((ranks >= ours.lower) & (ranks <= ours.upper)).mean(axis=0)
+    assert held.min() > 0.87
+    highest, lowest = decisions.highest(0.2), decisions.lowest(0.2)
+    assert_allclose(highest.probability, (ranks <= 8).mean(axis=0), atol=0.04)
+    assert_allclose(lowest.probability, (ranks > clients - 8).mean(axis=0), atol=0.04)
+    assert_allclose(highest.wrong, (ranks > 8)[:, highest.chosen].mean(), atol=0.02)
+    others = (draws.sum(axis=1, keepdims=True) - draws) / (clients - 1)
+    assert_allclose(decisions.flags().above, (draws > others).mean(axis=0), atol=0.04)
+    flags = decisions.flags(1.2, margin=0.1)
+    assert_allclose(flags.above, (draws > 1.3).mean(axis=0), atol=0.04)
+    assert_allclose(flags.below, (draws < 1.1).mean(axis=0), atol=0.04)
+    grades = decisions.grades(0.05)
+    apart = grades.grade[:, None] < grades.grade[None, :]
+    wrong = np.array([(draws[:20_000, [k]] < draws[:20_000]).mean(axis=0) for k in range(clients)])
+    assert grades.grade.max() > 1
+    assert_allclose(grades.misordered, wrong[apart].mean(), atol=0.01)

@@ -226,7 +226,7 @@ def test_eight_schools_are_inside_the_picture_and_nobody_is_said_to_differ():
     assert low < -3
     assert high > 28
     assert content["sentence"].startswith("**8 schools**. Personalised estimates of effect run")
-    assert "No school differs" in content["sentence"]
+    assert "No school clearly differs" in content["sentence"]
 
 
 def test_a_page_opens_on_what_varies_most_not_on_the_intercept():
@@ -270,7 +270,7 @@ def test_held_out_rows_are_in_the_first_sentence(fitted):
     model, post, reports = fitted
     held = HeldOut("log-loss", {"local": 0.8, "pooled": 0.5, "personalised": 0.4}, 983, 0)
     sentence = fit_content(model, post, reports, held_out=held)["sentence"]
-    assert "On 983 rows that no fit has seen" in sentence
+    assert "On 983 held-out rows" in sentence
     assert "**50.0% better** than each client's own (0.8)" in sentence
     assert "**20.0% better** than one model for all (0.5)" in sentence
 

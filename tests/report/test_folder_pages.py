@@ -15,8 +15,9 @@ from vaneb.cli import app
 from vaneb.errors import InvalidOption
 from vaneb.fl.results import append_rows
 from vaneb.prior import Prior
-from vaneb.report import content_of_folder, curves_content, study_content, train_content, write_page
+from vaneb.report import curves_content, study_content, train_content, write_page
 from vaneb.report.federation import _prior, _sites
+from vaneb.report.server import content_of_folder
 
 # ---------------------------------------------------------------- what they say
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands import options
-from vaneb.commands.options import column_choice
+from vaneb.commands import options, streams
 from vaneb.commands.outcome import ExitCode, errors_in_words, printable
-from vaneb.commands.streams import name_of, print_json
 from vaneb.errors import InvalidOption, VanebError
 
 if TYPE_CHECKING:
@@ -30,15 +28,19 @@ def check(
     estimate: options.Estimate = None,
     se: options.Error = None,
     variance: options.Variance = None,
+    lower: options.Lower = None,
+    upper: options.Upper = None,
+    limits_level: options.LimitsLevel = None,
+    limits_scale: options.LimitsScale = None,
     n: options.Size = None,
     variance_function: Annotated[
-        str | None, typer.Option(help="As for personalize: no standard errors are needed then, but n is.")
+        str | None, typer.Option(help="As for personalize: takes the place of standard errors, and needs n.")
     ] = None,
     formula: Annotated[
-        str | None, typer.Option(help='The file holds rows, to be fitted by this model, such as "y ~ x".')
+        str | None, typer.Option(help='The file holds rows for this model, such as "y ~ x".')
     ] = None,
     family: options.Family = "gaussian",
-    offset: Annotated[str | None, typer.Option(help="Column, with --formula.")] = None,
+    offset: Annotated[str | None, typer.Option(help="Column to add to the linear predictor.")] = None,
     weights: options.Weights = None,
     factor: options.Factor = None,
     na: options.Na = None,
@@ -47,39 +49,40 @@ def check(
     encoding: options.Encoding = None,
     as_json: options.Json = False,
 ) -> None:
-    """List how a file would be read, and all that is wrong with it.
+    """Show how a file would be read, and everything wrong with it.
 
-    Nothing is fitted or written.
-
-    Rows are counted from 1, without the header.
+    Nothing is fitted or written. Row 1 is the first row below the header.
     """
     with errors_in_words(as_json=as_json):
         from vaneb.dialect import TextOptions
 
-        options = TextOptions(sep, decimal, encoding)
+        text = TextOptions(sep, decimal, encoding)
         if formula is None:
             from vaneb.problems import find_problems
 
-            choice = column_choice(client, estimate, se, variance, n)
-            found = find_problems(file, variance_function, choice=choice, options=options)
+            limits = lower, upper, limits_level, limits_scale
+            choice = options.column_choice(client, estimate, se, variance, limits, n)
+            found = find_problems(file, variance_function, choice=choice, options=text)
             said, problems = _of_reports(found), list(found.problems)
             if found.kind is not None and found.layout is None:
                 said["rows_or_estimates"] = "for rows instead of estimates, add --client and --formula"
         else:
-            if estimate or se or variance or n or variance_function:
+            if estimate or se or variance or lower or upper or n or variance_function:
                 raise InvalidOption(
                     "--formula: is for rows, which have no columns of estimates. Leave those out."
                 )
             if client is None:
                 raise InvalidOption("--formula without --client: name the column that says whose a row is.")
             said, problems = _of_rows(
-                file, options, client, formula, family, offset, weights, factor or (), na or ()
+                file, text, client, formula, family, offset, weights, factor or (), na or ()
             )
         if as_json:
             code = int(ExitCode.BAD_INPUT if problems else ExitCode.OK)
-            print_json({"command": "check", "exit_code": code, "file": file, **said, "problems": problems})
+            streams.print_json(
+                {"command": "check", "exit_code": code, "file": file, **said, "problems": problems}
+            )
         else:
-            _tell(name_of(file), said, problems)
+            _tell(streams.name_of(file), said, problems)
         if problems:
             raise typer.Exit(ExitCode.BAD_INPUT)
 
@@ -90,6 +93,7 @@ def _of_reports(found: Findings) -> dict[str, Any]:
     if layout is None:
         return said
     noise = {"se_": "standard errors", "variance": "variances", "cov_": "covariances", "prec_": "precisions"}
+    noise["limits"] = f"{100 * (layout.limits_level or 0):.3g}% limits"
     said["clients"] = found.clients
     said["client_column"] = layout.client
     said["parameters"] = list(layout.names)
@@ -98,13 +102,14 @@ def _of_reports(found: Findings) -> dict[str, Any]:
     said["uncertainty_columns"] = list(layout.noise_columns)
     said["n_column"] = layout.size
     said["ignored_columns"] = list(layout.ignored)
+    said["notes"] = list(found.limits)
     said["ranges"] = {column: list(ends) for column, ends in found.ranges.items()}
     return said
 
 
 def _of_rows(
     file: Path,
-    options: TextOptions,
+    text: TextOptions,
     client: str,
     formula: str,
     family: str,
@@ -121,7 +126,7 @@ def _of_rows(
     said: dict[str, Any] = {}
     problems: list[str] = []
     try:
-        opened = open_table(file, options)
+        opened = open_table(file, text)
         said = {"format": opened.kind, "columns": list(opened.columns)}
         data = frames.as_pandas(opened.inferred([client], ["", *na]))
     except VanebError as error:

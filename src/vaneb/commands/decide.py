@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands import options
+from vaneb.commands import options, streams
 from vaneb.commands.outcome import errors_in_words
-from vaneb.commands.streams import (
-    check_files,
-    check_level,
-    print_json,
-    print_rows,
-    summary_beside,
-    table_writer,
-    write_together,
-)
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -42,30 +33,30 @@ def decide(
         ),
     ] = None,
     highest: Annotated[
-        str | None, typer.Option(help="Who is among the highest share of clients, such as 10%.")
+        str | None, typer.Option(help="Name clients that are among the highest, such as 10%.")
     ] = None,
     lowest: Annotated[
-        str | None, typer.Option(help="Who is among the lowest share of clients, such as 10%.")
+        str | None, typer.Option(help="Name clients that are among the lowest, such as 10%.")
     ] = None,
     benchmark: Annotated[
         float | None,
-        typer.Option(help="Flag clients above or below this value, not the average of the others."),
+        typer.Option(help="Compare clients with this value instead of the average of the others."),
     ] = None,
-    margin: Annotated[float, typer.Option(help="Differences up to this count as none.")] = 0.0,
+    margin: Annotated[float, typer.Option(help="Ignore differences up to this size.")] = 0.0,
     wrong: Annotated[
-        str, typer.Option(help="Share of the clients named that may be wrong, on average.")
+        str, typer.Option(help="Share of the clients named that may be wrong (false discovery rate).")
     ] = "5%",
     misordered: Annotated[
-        str, typer.Option(help="Share of the pairs in different grades that may be in the wrong order.")
+        str, typer.Option(help="Share of pairs in different grades that may be in the wrong order.")
     ] = "5%",
     level: options.Level = 0.9,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Say who differs, who is highest or lowest, and all ranks."""
+    """Say who differs, who is highest or lowest, and rank clients."""
     with errors_in_words(as_json=as_json):
-        check_files({"RESULT": posterior}, {"--out": out}, as_json)
-        check_level(level)
+        streams.check_files({"RESULT": posterior}, {"--out": out}, as_json)
+        streams.check_level(level)
         asked: dict[str, Any] = {
             "highest": share_of(highest, "--highest"),
             "lowest": share_of(lowest, "--lowest"),
@@ -82,13 +73,13 @@ def decide(
         decisions = joint.decide(weights_of(of, joint.names))
         answers = decisions.answers(**asked)
         table = answers_table(decisions, answers)
-        write_together((out, table_writer(table, _readable)))
+        streams.write_together((out, streams.table_writer(table, _readable)))
         found = _in_numbers(answers)
         if not quiet:
-            with summary_beside(out, as_json):
+            with streams.summary_beside(out, as_json):
                 _summarise(decisions, asked, found)
         if as_json:
-            print_json(
+            streams.print_json(
                 {"command": "decide", "of": decisions.name, **asked, **found, "clients": table.to_pylist()}
             )
 
@@ -169,7 +160,7 @@ def _summarise(decisions: Decisions, asked: dict[str, Any], found: dict[str, Any
         f"around {found['target']:.4g}: {found['outside_95']:,} outside the 95% limits, "
         f"{found['outside_998']:,} outside 99.8%"
     )
-    print_rows(rows)
+    streams.print_rows(rows)
 
 
 def _readable(table: Any) -> Any:

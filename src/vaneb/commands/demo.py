@@ -27,10 +27,10 @@ AS_GOOD = 0.03
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Of the simulated clients.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated clients.", min=0)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Show two examples whose truth is known."""
+    """Run two examples whose truth is known."""
     with errors_in_words():
         from rich.console import Console
 
@@ -119,7 +119,7 @@ def _show_five_curves(console: Console, errors: dict[str, float]) -> None:
     from rich.table import Table
 
     console.print(
-        f"1. {CLIENTS} simulated clients.  Each has {ROWS} to {2 * ROWS} rows and wants three means.\n"
+        f"1. {CLIENTS} simulated clients.  Each has {ROWS} to {2 * ROWS} rows and needs three means.\n"
         "The larger a mean, the noisier its rows.  The truth lies on five curves.\n"
     )
     table = Table()

@@ -81,7 +81,7 @@ EXIT_CODES = (
 )
 
 
-def below(command: str) -> str:
+def epilog(command: str) -> str:
     """The end of the help of a command."""
     # \b keeps lines as they are.
     text = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[command])

@@ -106,7 +106,7 @@ def population_rows(model: VANEB) -> dict[str, str]:
     return rows
 
 
-def end(missed: str) -> None:
+def finish(missed: str) -> None:
     """The end of a command that has written its results, in words and a code where something was missed."""
     if missed:
         complain(

@@ -15,69 +15,95 @@ if TYPE_CHECKING:
     from vaneb.column_choice import ColumnChoice
 
 TABLE_IN = "CSV, .xlsx or .parquet; - for standard input."
-TABLE_OUT = "Table to write, .csv, .xlsx or .parquet; - for standard output."
+TABLE_OUT = "Table to write: .csv, .xlsx or .parquet; - for standard output."
 
 Population = StrEnum("Population", ["AUTO", "MIXTURE", "GAUSSIAN", "DISCRETE"])
 
 # ---------------------------------------------------------------- what goes in
 Sep = Annotated[
-    str | None, typer.Option(help="What separates columns, such as ';' or tab. Recognised by default.")
+    str | None, typer.Option(help="Character between columns, such as ';' or tab. Detected by default.")
 ]
 Decimal = Annotated[
-    str | None, typer.Option(help="Decimal sign, '.' or ','. Recognised by default.", metavar="SIGN")
+    str | None, typer.Option(help="Decimal sign, '.' or ','. Detected by default.", metavar="SIGN")
 ]
 Encoding = Annotated[
-    str | None, typer.Option(help="Such as utf-8, latin-1 or utf-16. Recognised by default.", metavar="NAME")
+    str | None, typer.Option(help="Encoding, such as utf-8 or latin-1. Detected by default.", metavar="NAME")
 ]
 Client = Annotated[
     str | None, typer.Option(help="Column with the clients' names. Guessed by default.", metavar="COLUMN")
 ]
 Estimate = Annotated[
     list[str] | None,
-    typer.Option(help="Column with estimates; repeat, or give a pattern such as 'b_*'.", metavar="COLUMN"),
+    typer.Option(
+        help="Column of estimates. For several parameters repeat it, or give a pattern such as 'b_*'.",
+        metavar="COLUMN",
+    ),
 ]
 Error = Annotated[
     list[str] | None,
-    typer.Option("--se", help="Column with their standard errors; likewise.", metavar="COLUMN"),
+    typer.Option("--se", help="Column of their standard errors; repeat as --estimate.", metavar="COLUMN"),
 ]
 Variance = Annotated[
-    list[str] | None, typer.Option(help="Or column with their variances; likewise.", metavar="COLUMN")
+    list[str] | None, typer.Option(help="Column of variances, instead of --se.", metavar="COLUMN")
+]
+Lower = Annotated[
+    list[str] | None,
+    typer.Option(help="Column of lower confidence limits, instead of --se.", metavar="COLUMN"),
+]
+Upper = Annotated[list[str] | None, typer.Option(help="Column of upper confidence limits.", metavar="COLUMN")]
+LimitsLevel = Annotated[
+    float | None,
+    typer.Option(
+        help="Confidence level of the limits. By default what their names say, or 0.95.", metavar="LEVEL"
+    ),
+]
+LimitsScale = Annotated[
+    str | None,
+    typer.Option(
+        help="Scale on which limits are symmetric: given, or log for ratios. Detected by default.",
+        metavar="SCALE",
+    ),
 ]
 Size = Annotated[
-    str | None, typer.Option("--n", help="Column with sample sizes. n by default.", metavar="COLUMN")
+    str | None, typer.Option("--n", help="Column of sample sizes. By default n.", metavar="COLUMN")
 ]
 
 # ---------------------------------------------------------------- rows and their model
 Na = Annotated[
     list[str] | None,
     typer.Option(
-        "--na", help="Text that stands for a missing value, such as NA or '.'; repeat.", metavar="TEXT"
+        "--na", help="Text that marks a missing value, such as NA or '.'. Can be repeated.", metavar="TEXT"
     ),
 ]
 Factor = Annotated[
     list[str] | None,
-    typer.Option("--factor", help="Column that is a factor, whatever it holds; repeat.", metavar="COLUMN"),
+    typer.Option("--factor", help="Column to treat as a factor. Can be repeated.", metavar="COLUMN"),
 ]
 Family = Annotated[
     str,
-    typer.Option(help=f"Of the response: {', '.join(FAMILIES)}.", autocompletion=lambda: list(FAMILIES)),
+    typer.Option(
+        help=f"Distribution of the response: {', '.join(FAMILIES)}.", autocompletion=lambda: list(FAMILIES)
+    ),
 ]
-Offset = Annotated[str | None, typer.Option(help="Column added to the linear index, such as log exposure.")]
+Offset = Annotated[
+    str | None, typer.Option(help="Column to add to the linear predictor, such as log exposure.")
+]
 Weights = Annotated[
     str | None,
-    typer.Option(help="Column of what a row counts for; of a share of successes, the trials."),
+    typer.Option(help="Column of weights; if the response is a share of successes, the number of trials."),
 ]
 
 # ---------------------------------------------------------------- fits
 PopulationKind = Annotated[
     Population,
     typer.Option(
-        help="What the population may be: a mixture of Gaussian groups (auto), one Gaussian, or atoms."
+        help="Shape of the population. auto: a mixture of Gaussian groups; in `vaneb run` one Gaussian, "
+        "unless groups predict better."
     ),
 ]
 Smooth = Annotated[str | None, typer.Option(hidden=True)]
-Level = Annotated[float, typer.Option(help="Probability of the intervals.")]
-Seed = Annotated[int, typer.Option(help="Of the random numbers.", min=0)]
+Level = Annotated[float, typer.Option(help="Probability that an interval holds.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers.", min=0)]
 
 # ---------------------------------------------------------------- what comes out
 Out = Annotated[Path | None, typer.Option("--out", "-o", help=TABLE_OUT)]
@@ -90,12 +116,12 @@ Page = Annotated[
     Path | None,
     typer.Option(
         "--report",
-        help="Also write a page to look at: one HTML file that needs no network.",
+        help="Also write a report page: one HTML file that works offline.",
         metavar="PAGE.html",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")]
-Json = Annotated[bool, typer.Option("--json", help="Write everything as JSON to standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")]
+Json = Annotated[bool, typer.Option("--json", help="Print all results as JSON.")]
 
 
 def column_choice(
@@ -103,12 +129,16 @@ def column_choice(
     estimate: list[str] | None,
     se: list[str] | None,
     variance: list[str] | None,
+    limits: tuple[list[str] | None, list[str] | None, float | None, str | None],
     n: str | None,
 ) -> ColumnChoice:
-    """The columns that the options name."""
+    """The columns that the options name; ``limits``: lower, upper, their level and scale."""
     from vaneb.column_choice import ColumnChoice
 
-    return ColumnChoice(client, tuple(estimate or ()), tuple(se or ()), tuple(variance or ()), n)
+    estimates, errors, variances, lower, upper = (
+        tuple(given or ()) for given in (estimate, se, variance, *limits[:2])
+    )
+    return ColumnChoice(client, estimates, errors, variances, n, lower, upper, *limits[2:])
 
 
 def refuse_smooth(value: str | None) -> None:

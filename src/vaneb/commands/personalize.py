@@ -9,23 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaneb.commands import options
-from vaneb.commands.fitted import end, personalize_json, population_rows, promise_missed
-from vaneb.commands.options import Population, column_choice, refuse_smooth
+from vaneb.commands import options, streams
+from vaneb.commands.fitted import finish, personalize_json, population_rows, promise_missed
 from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.commands.progress import progress_bar
-from vaneb.commands.streams import (
-    check_files,
-    check_level,
-    name_of,
-    page_writer,
-    posterior_writer,
-    print_json,
-    print_rows,
-    summary_beside,
-    table_writer,
-    write_together,
-)
 from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -43,6 +30,10 @@ def personalize(
     estimate: options.Estimate = None,
     se: options.Error = None,
     variance: options.Variance = None,
+    lower: options.Lower = None,
+    upper: options.Upper = None,
+    limits_level: options.LimitsLevel = None,
+    limits_scale: options.LimitsScale = None,
     n: options.Size = None,
     sep: options.Sep = None,
     decimal: options.Decimal = None,
@@ -62,24 +53,26 @@ def personalize(
     client_covariates: Annotated[
         str | None,
         typer.Option(
-            help="Columns that describe the clients and move the centre of the population, as in "
-            "age,size; n and standard errors may be among them.",
+            help="Columns that describe the clients and shift the centre of the population, as in "
+            "age,size. n and standard errors may be among them.",
             metavar="COLUMNS",
         ),
     ] = None,
-    population: options.PopulationKind = Population.AUTO,
+    population: options.PopulationKind = options.Population.AUTO,
     solver: Annotated[
-        Solver | None, typer.Option(help="How atoms are fitted; asks for --population discrete.")
+        Solver | None, typer.Option(help="How to fit atoms; implies --population discrete.")
     ] = None,
     smooth: options.Smooth = None,
     level: options.Level = 0.9,
-    tol: Annotated[float, typer.Option(help="Largest gap of the certificate (discrete).")] = 1e-4,
+    tol: Annotated[
+        float, typer.Option(help="Largest gap that the certificate may leave, with --population discrete.")
+    ] = 1e-4,
     seed: options.Seed = 0,
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Work through a Parquet file block by block on this Ray cluster; 'local' starts one here. "
-            "Workers must see the file.",
+            help="Process a Parquet file block by block on this Ray cluster; 'local' starts one here. "
+            "All workers must be able to read the file.",
             metavar="ADDRESS",
         ),
     ] = None,
@@ -87,31 +80,33 @@ def personalize(
         bool,
         typer.Option(
             "--compare",
-            help="Also say how well the population predicts clients left out, beside one Gaussian and atoms.",
+            help="Also say how well the population predicts left-out clients, and two other kinds of it.",
         ),
     ] = False,
     report: options.Page = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Improve each client's estimate with the reports of all."""
+    """Improve each client's estimate by learning from all of them."""
     with errors_in_words(as_json=as_json):
         begin = time.perf_counter()
-        refuse_smooth(smooth)
-        check_level(level)
+        limits = lower, upper, limits_level, limits_scale
+        options.refuse_smooth(smooth)
+        streams.check_level(level)
         if not tol > 0:
             raise InvalidOption(f"--tol {tol:g}: must be positive; 1e-4 is the default.")
         if prior_in is not None and prior_out is not None:
             raise InvalidOption("--prior-out with --prior-in: no prior is fitted. Leave one of them out.")
         writes = {"--out": out, "--prior-out": prior_out, "--report": report}
         writes["--posterior-out"] = posterior_out
-        check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
+        streams.check_files({"REPORTS": reports, "--prior-in": prior_in}, writes, as_json)
         from vaneb.estimators import VANEB
 
         method = None if solver is None else solver.value
         wanted = VANEB(population=population.value, solver=method, tol=tol, seed=seed)
         if ray is not None or _too_large(reports):
-            plain = not any((client, estimate, se, variance, n, variance_function, client_covariates))
+            named = (client, estimate, se, variance, n, *limits)
+            plain = not any((*named, variance_function, client_covariates))
             extra = any((report, posterior_out, compare, as_json))
             if not plain or extra or out is None or out.suffix != ".parquet" or reports.suffix != ".parquet":
                 why = "--ray is given" if ray is not None else "it does not fit into memory"
@@ -144,7 +139,7 @@ def personalize(
             reports,
             variance_function,
             names=prior.names if prior else None,
-            choice=column_choice(client, estimate, se, variance, n),
+            choice=options.column_choice(client, estimate, se, variance, limits, n),
             options=TextOptions(sep, decimal, encoding),
             covariates=described,
         )
@@ -166,35 +161,40 @@ def personalize(
 
             def content() -> dict[str, Any]:
                 from vaneb.report import fit_content
+                from vaneb.report.quantities import ratio_of
 
                 few = ", ".join(posterior.names) if len(posterior.names) <= 3 else "Estimates"
+                few = table.ratio or few
                 return fit_content(
                     model,
                     posterior,
                     table.reports,
                     level=level,
                     seconds=time.perf_counter() - begin,
-                    title=f"{few}, by {table.client_column}: {name_of(reports)}",
+                    title=f"{few}, by {table.client_column}: {streams.name_of(reports)}",
                     reading=table.notes,
                     client=table.client_column,
+                    outcome=None if table.ratio is None else ratio_of(table.ratio),
                 )
 
             progress("writing", 2, 2)
-            write_together(
-                (out, table_writer(results, lambda table: rounded(table, posterior.names))),
+            streams.write_together(
+                (out, streams.table_writer(results, lambda table: rounded(table, posterior.names))),
                 (prior_out, model.prior_.write),
-                (posterior_out, posterior_writer(posterior, seed)),
-                (report, page_writer(content)),
+                (posterior_out, streams.posterior_writer(posterior, seed)),
+                (report, streams.page_writer(content)),
             )
         if not quiet:
             for note in (*table.notes, *getattr(model, "notes_", ())):
                 complain(f"note: {note}")
-            with summary_beside(out, as_json):
+            with streams.summary_beside(out, as_json):
                 _summarise(model, posterior, scores, time.perf_counter() - begin)
         missed = promise_missed(model) if prior is None else ""
         if as_json:
-            print_json(personalize_json(model, posterior, results, table.notes, level, bool(missed), scores))
-        end(missed)
+            streams.print_json(
+                personalize_json(model, posterior, results, table.notes, level, bool(missed), scores)
+            )
+        finish(missed)
 
 
 def _too_large(reports: Path) -> bool:
@@ -226,10 +226,10 @@ def _by_blocks(
         prior = fit_file(reports, model).prior_ if prior_in is None else Prior.load(prior_in)
         progress("personalising", 1, 2)
         personalize_file(reports, prior, out, level=level, map_over=in_turn if ray is None else ray_map)
-        write_together((prior_out, prior.write))
+        streams.write_together((prior_out, prior.write))
     if not quiet:
         how = "worked through in blocks; the population is learnt from a part of them"
-        print_rows({"population": str(prior), "clients": how})
+        streams.print_rows({"population": str(prior), "clients": how})
 
 
 def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
@@ -247,7 +247,7 @@ def _effect_rows(model: VANEB, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _summarise(model: VANEB, posterior: Posterior, scores: HeldOutScores | None, seconds: float) -> None:
-    print_rows(
+    streams.print_rows(
         {
             "clients": f"{len(posterior):,}",
             "parameters": f"{len(posterior.names)}",

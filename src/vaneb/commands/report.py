@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaneb.commands import options
+from vaneb.commands import options, streams
 from vaneb.commands.outcome import complain, errors_in_words
-from vaneb.commands.streams import check_files, print_rows, summary_beside, table_writer, write_together
 
 if TYPE_CHECKING:
     from vaneb.grouped.client_reports import CodedRows
@@ -32,12 +31,12 @@ def report(
     encoding: options.Encoding = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Turn each client's rows into a report, without a population.
+    """Turn each client's rows into a report. No population is fitted.
 
-    What `vaneb personalize` takes: several such tables can be put under each other, and rows stay at home.
+    The table is input for `vaneb personalize`. Sites can each make one and send it; their rows stay at home.
     """
     with errors_in_words():
-        check_files({"ROWS": rows}, {"--out": out})
+        streams.check_files({"ROWS": rows}, {"--out": out})
         from vaneb.dialect import TextOptions
         from vaneb.grouped.client_reports import code_rows, report_rows
         from vaneb.sources import read_rows
@@ -56,13 +55,13 @@ def report(
         )
         made = report_rows(coded)
         content = reports_table(made, covariances=True)
-        write_together((out, table_writer(content)))
+        streams.write_together((out, streams.table_writer(content)))
         if not quiet:
             for line in coded.reading.columns:
                 complain(f"read: {line}")
             for note in (*notes, *coded.reading.notes):
                 complain(f"note: {note}")
-            with summary_beside(out, False):
+            with streams.summary_beside(out, False):
                 _summarise(coded, made, content.column_names)
 
 
@@ -78,4 +77,4 @@ def _summarise(coded: CodedRows, made: Reports, columns: list[str]) -> None:
         "local fits": ", ".join(f"{status} {count:,}" for status, count in Counter(made.status).items()),
         "uncertainty": kinds[prefix],
     }
-    print_rows(rows)
+    streams.print_rows(rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaneb.commands import options
-from vaneb.commands.fitted import end, population_rows, promise_missed, run_json
+from vaneb.commands.fitted import finish, population_rows, promise_missed, run_json
 from vaneb.commands.options import Population, refuse_smooth
 from vaneb.commands.outcome import complain, errors_in_words
 from vaneb.commands.progress import progress_bar
@@ -139,7 +139,7 @@ def run(
         missed = promise_missed(fit.model)
         if as_json:
             print_json(run_json(fit, (*notes, *fit.notes), bool(missed)))
-        end(missed)
+        finish(missed)
 
 
 def _summarise(fit: GroupedFit, seconds: float) -> None:

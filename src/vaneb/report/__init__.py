@@ -10,17 +10,14 @@ loads nothing.
 from vaneb.report.embed import page, write_page
 from vaneb.report.federation import federation_content
 from vaneb.report.fit import fit_content, grouped_content
-from vaneb.report.folders import content_of_folder, last_change
 from vaneb.report.study import curves_content, study_content
 from vaneb.report.train import train_content
 
 __all__ = [
-    "content_of_folder",
     "curves_content",
     "federation_content",
     "fit_content",
     "grouped_content",
-    "last_change",
     "page",
     "study_content",
     "train_content",

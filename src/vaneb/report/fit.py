@@ -15,7 +15,7 @@ from vaneb.report.calibration import probability_transforms
 from vaneb.report.embed import numbers
 from vaneb.report.gap_map import gap_map
 from vaneb.report.population import Coordinates, coordinates, window
-from vaneb.report.quantities import INTERCEPT, Quantity, Shown, joint_of, outcome_of, quantities_of
+from vaneb.report.quantities import INTERCEPT, Quantity, ShownQuantity, joint_of, outcome_of, quantities_of
 from vaneb.reports import Reports
 from vaneb.semidefinite import standard_errors
 
@@ -73,7 +73,8 @@ def fit_content(
     joint = joint_of(posterior)
     limits = posterior.interval(level)
     shown = [
-        Shown(each, posterior, joint, limits, level) for each in quantities_of(joint, axes.shown, outcome)
+        ShownQuantity(each, posterior, joint, limits, level)
+        for each in quantities_of(joint, axes.shown, outcome)
     ]
     opens = _opens(shown)
     if sizes is None and reports is not None:
@@ -162,8 +163,13 @@ def _chosen_clients(posterior: Posterior) -> NDArray[np.intp]:
     return np.sort(np.concatenate([flagged, others[step]]))
 
 
-def _opens(shown: Sequence[Shown]) -> int:
-    """The quantity in which clients differ most clearly; an intercept only where there is nothing else."""
+def _opens(shown: Sequence[ShownQuantity]) -> int:
+    """The quantity in which clients differ most clearly; an intercept only where there is nothing else.
+
+    The outcome comes before a single parameter, since it says the same on a better known scale.
+    """
+    if len(shown) == 2 and shown[0].quantity.parameter is None:
+        return 0
     others = [i for i, each in enumerate(shown) if each.quantity.name != INTERCEPT] or [0]
     return max(others, key=lambda i: shown[i].between)
 
@@ -204,8 +210,8 @@ def _details(model: VANEB, posterior: Posterior, noun: tuple[str, str], seconds:
     prior, d = posterior.prior, posterior.prior.dimension
     parts = [
         f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each. "
-        f"Their population is {_population(prior)}. On average **{posterior.shrinkage.mean():.0%}** of "
-        f"what is known of each {noun[0]} comes from the others (shrinkage). ",
+        f"Their population is {_population(prior)}. On average, the others take away "
+        f"**{posterior.shrinkage.mean():.0%}** of the variance of the {noun[0]}'s own estimate (shrinkage). ",
         _how_sure(model),
     ]
     if seconds is not None:

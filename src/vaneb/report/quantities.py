@@ -28,7 +28,7 @@ NUMBERS, FEWEST = 1e7, 400
 #: Points of each limit of a funnel plot.
 LIMIT_POINTS = 121
 LINKS = {"gaussian": "identity", "huber": "identity", "binomial": "logit", "poisson": "log", "gamma": "log"}
-INVERSE = {"identity": lambda x: x, "logit": expit, "log": np.exp}
+INVERSE = {"identity": lambda x: x, "logit": expit, "log": np.exp, "ratio": np.exp}
 INTERCEPT = "Intercept"
 LABELS = {"binomial": "cases", "poisson": "exposure", None: "precision (1 / standard error)"}
 
@@ -59,6 +59,11 @@ def outcome_of(fit: GroupedFit) -> Quantity | None:
     return Quantity(f"{name}{beside}", average, float(fit.rows.offset.mean()), link, percent=link == "logit")
 
 
+def ratio_of(name: str) -> Quantity:
+    """A ratio, whose logarithm is the only parameter."""
+    return Quantity(name, np.ones(1), link="ratio")
+
+
 def joint_of(posterior: Posterior) -> JointPosterior:
     """Draws for a page."""
     size = posterior.prior.dimension * len(posterior)
@@ -73,7 +78,7 @@ def quantities_of(joint: JointPosterior, shown: tuple[int, ...], outcome: Quanti
     return made if outcome is None else [outcome, *made]
 
 
-class Shown:
+class ShownQuantity:
     """A quantity of all clients: own and personalised, with intervals, flags and ranks."""
 
     def __init__(
@@ -107,6 +112,8 @@ class Shown:
             self.own = np.where(np.isfinite(error), self.own, np.nan)
         else:
             self.mean, self.sd = values.mean(axis=0), values.std(axis=0)
+            if quantity.link == "ratio":  # as people read ratios: what the logarithm's mean says
+                self.mean = inverse(plain.values.mean(axis=0))
             tails = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
             self.lower, self.upper = tails[0], tails[1]
         if joint.counted is not None:

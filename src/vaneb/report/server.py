@@ -10,8 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vaneb.errors import InvalidOption, VanebError
+from vaneb.fl.results import RESULTS
 from vaneb.report.embed import as_json, page
-from vaneb.report.folders import content_of_folder, last_change
+from vaneb.report.study import PAPER, REPLICATES, THEORY, study_content
+from vaneb.report.train import train_content
 
 #: Names by which a browser on this machine may ask; another site's page cannot pretend to be one of them.
 HOSTS = ("localhost", "127.0.0.1")
@@ -93,3 +95,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Every look of the page is not worth a line."""
+
+
+def content_of_folder(folder: Path) -> dict[str, Any]:
+    """The page of a study or of federated training, running or finished.
+
+    Raises ``InvalidOption`` where there is nothing of either yet.
+    """
+    if any((folder / name).exists() for name in (REPLICATES, THEORY)):
+        return study_content(folder)
+    if (folder / PAPER).exists():
+        return study_content(folder, paper=True)
+    return train_content(folder)
+
+
+def last_change(folder: Path) -> int:
+    """Newest modification time of what a page is made from, in nanoseconds; 0 where there is nothing."""
+    names = (REPLICATES, PAPER, THEORY, RESULTS, "stages/*/manifest.json", "stages/*/info.npz")
+    times = [0]
+    for pattern in names:
+        for path in folder.glob(pattern):
+            try:
+                times.append(path.stat().st_mtime_ns)
+            except FileNotFoundError:  # replaced just now
+                continue
+    return max(times)

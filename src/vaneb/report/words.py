@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vaneb.report.quantities import Shown
+from vaneb.report.quantities import ShownQuantity
 
 if TYPE_CHECKING:
     from vaneb.grouped.scores import HeldOut
@@ -58,7 +58,7 @@ def sentence(note: str) -> str:
 
 
 def findings(
-    shown: Shown, posterior: Posterior, held_out: HeldOut | None, noun: tuple[str, str], level: float
+    shown: ShownQuantity, posterior: Posterior, held_out: HeldOut | None, noun: tuple[str, str], level: float
 ) -> str:
     """Who differs and by how much, how much better predictions became, and how sure that is."""
     one, many = noun
@@ -79,7 +79,7 @@ def findings(
     way = shown.flags.direction
     above, below = int((way > 0).sum()), int((way < 0).sum())
     if above + below == 0:
-        parts.append(f"No {one} differs from the average of the others beyond doubt. ")
+        parts.append(f"No {one} clearly differs from the average of the others. ")
     else:
         parts.append(
             f"**{above + below:,}** {_differs(above + below, one, many)} from the average of the others, "
@@ -89,7 +89,9 @@ def findings(
     parts.append(_gain(shown, held_out, one, level))
     flagged = sum(map(bool, posterior.flag))
     if flagged:
-        parts.append(f" **{flagged:,}** {one if flagged == 1 else many} flagged: see the table.")
+        parts.append(
+            f" **{flagged:,}** {f'{one} is' if flagged == 1 else f'{many} are'} flagged in the table."
+        )
     return "".join(parts)
 
 
@@ -106,7 +108,7 @@ def _wrong(share: float, count: int) -> str:
     )
 
 
-def _extremes(shown: Shown, one: str, say) -> str:
+def _extremes(shown: ShownQuantity, one: str, say) -> str:
     """The two farthest out on either side, of those that differ."""
     said = []
     alone = np.count_nonzero(shown.flags.direction) == 1
@@ -129,7 +131,7 @@ def _called(name: object, one: str) -> str:
     return f"{one} {name}" if str(name).replace(".", "").isdecimal() else str(name)
 
 
-def _gain(shown: Shown, held_out: HeldOut | None, one: str, level: float) -> str:
+def _gain(shown: ShownQuantity, held_out: HeldOut | None, one: str, level: float) -> str:
     if held_out is not None:
         values = held_out.values
         better = []
@@ -142,7 +144,7 @@ def _gain(shown: Shown, held_out: HeldOut | None, one: str, level: float) -> str
             )
             better.append(f"{size} {'as' if size == 'as good' else 'than'} {words} ({number(values[other])})")
         return (
-            f"On {held_out.rows:,} rows that no fit has seen, predictions are {' and '.join(better)}: "
+            f"On {held_out.rows:,} held-out rows, predictions are {' and '.join(better)}: "
             f"{held_out.loss} {number(values['personalised'])}."
         )
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -156,7 +158,7 @@ def _gain(shown: Shown, held_out: HeldOut | None, one: str, level: float) -> str
         f"**{shorter:.0%} shorter** than" if shorter >= 0.005 else "no shorter than"
         if shorter > -0.005 else f"**{-shorter:.0%} longer** than"
     )  # fmt: skip
-    return f"The median {level:.0%} interval is {length} the {one}'s own."
+    return f"The median {level:.0%} interval is {length} that from the {one}'s own data."
 
 
 def methods(posterior: Posterior, noun: tuple[str, str], level: float, seen: str) -> str:

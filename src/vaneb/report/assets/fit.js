@@ -8,9 +8,9 @@ function fitPage(data) {
   return [
     ...data.notes.map((text) => element("p", { class: "note" }, text)),
     whoSection(data, chosen),
-    data.held_out ? section("Rows that no fit has seen", null, heldOutFigure(data.held_out, one)) : null,
+    data.held_out ? section("Predictions of held-out rows", null, heldOutFigure(data.held_out, one)) : null,
     clientsSection(data, chosen),
-    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} moves towards the others. Those whose own data say little move furthest.`, view),
+    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} moves towards the others. Those with the least data of their own move furthest.`, view),
     methodsSection(data),
     howGood(data),
   ].filter(Boolean);
@@ -30,7 +30,7 @@ function howGood(data) {
   if (data.trace) parts.push(traceFigure(data));
   if (data.gap) parts.push(gapFigure(data));
   if (data.sampling) parts.push(samplingFigure(data.sampling, data.noun[0]));
-  parts.push(data.calibration ? calibrationFigure(data) : element("div", {}, element("h3", {}, "Calibration"), element("p", { class: "lead" }, `This fit used the likelihood of the ${data.noun[1]}' own rows. There are no estimates with stated errors whose distribution could be checked here.`)));
+  parts.push(data.calibration ? calibrationFigure(data) : element("div", {}, element("h3", {}, "Calibration"), element("p", { class: "lead" }, `This fit used the likelihood of the ${data.noun[1]}' own rows. There are no estimates with standard errors whose distribution could be checked here.`)));
   const reading = data.reading.length ? [element("h3", {}, "How the input was read"), ...data.reading.map((text) => element("p", { class: "lead" }, text))] : [];
   return element("section", {}, folded("How good the fit is", element("p", { class: "lead" }, ...bold(data.details)), element("div", { class: "grid" }, ...parts), ...reading));
 }
@@ -51,7 +51,7 @@ function traceFigure({ trace, tolerance }) {
   const holder = element("figure", {},
     lineChart({ series: [{ name: "average log-likelihood", points: shown, index: 0 }], ylabel: "log-likelihood", height: 170, whole: true, label: "Likelihood trace" }),
     lineChart({ series: [{ name: "largest gap", points: gaps, index: 3 }, { name: "tolerance", points: [[1, tolerance], [trace.length, tolerance]], index: 8, dashed: true }], xlabel: "step", ylabel: "gap", height: 180, logY: true, whole: true, domainY: [low, high], label: "Gap trace" }));
-  return titled("Likelihood, step by step", holder, `Ends at ${say(last[0], 6)} on average, with ${last[1]} atoms. The gap bounds what any other choice of atoms could still add.`);
+  return titled("Likelihood, step by step", holder, `Ends at ${say(last[0], 6)} on average, with ${last[1]} atoms. The gap bounds how much any other set of atoms could still add.`);
 }
 
 function gapFigure({ gap, tolerance, prior }) {
@@ -135,7 +135,8 @@ function samplingFigure({ error, sweeps, populations, groups }, one) {
     `${populations.toLocaleString("en")} populations were drawn in ${sweeps.toLocaleString("en")} sweeps. Each ${one}'s numbers are averages over all of them. The Monte Carlo error of 95% of the estimates is below ${say(error, 2)} posterior standard deviations.`);
 }
 
-function calibrationFigure({ calibration, calibrated, noun: [one, many] }) {
+function calibrationFigure(data) {
+  const { calibration, calibrated, noun: [one, many] } = data;
   const holder = element("div");
   const show = () => {
     for (const drawn of holder.querySelectorAll("figure")) redraws.delete(drawn.redraw);
@@ -145,7 +146,7 @@ function calibrationFigure({ calibration, calibrated, noun: [one, many] }) {
     const figure = picture(240, (context, width, height) => {
       x = linear([0, 1], [MARGIN.left, width - MARGIN.right]);
       y = linear([0, Math.max(...counts, mean + half) * 1.1], [height - MARGIN.bottom, MARGIN.top]);
-      frame(context, x, y, { xlabel: `predicted probability of a lower ${calibrated[state["pit:parameter"]]}`, ylabel: many });
+      frame(context, x, y, { xlabel: `predicted probability of a lower estimate of ${calibrated[state["pit:parameter"]]}`, ylabel: many });
       context.fillStyle = faded("muted", 0.22);
       context.fillRect(x.range[0], y(mean + half), x.range[1] - x.range[0], y(Math.max(mean - half, 0)) - y(mean + half));
       context.fillStyle = faded("after", 0.65);
@@ -154,10 +155,10 @@ function calibrationFigure({ calibration, calibrated, noun: [one, many] }) {
     holder.replaceChildren(figure);
     figure.redraw();
   };
-  const select = choice("pit:parameter", "Parameter", calibrated, show);
+  const select = choice("pit:parameter", "Parameter", calibrated, show, data.prior.opens);
   queueMicrotask(show);
   return element("div", {}, element("h3", {}, "Calibration"), calibrated.length > 1 ? element("div", { class: "controls" }, select) : null, holder,
-    element("figcaption", {}, `Where each ${one}'s own estimate falls in the distribution that the population and its noise predict for it (PIT). Bars should stay within the grey band in 90% of cases. A hump says that the noise is overstated, a valley that it is understated. The same ${many} were used for the fit, which makes it look a little too good.`));
+    element("figcaption", {}, `Where each ${one}'s own estimate falls in the distribution predicted by the population and the noise (PIT). If both are right, about 90% of the bars end within the grey band. A hump in the middle means that the noise is overstated; a dip, that it is understated. The fit saw the same ${many}, so this looks slightly too good.`));
 }
 
 function heldOutFigure(held, one) {

@@ -17,7 +17,7 @@ function priorSection(name, title, lead, view) {
     const boxes = !view.ids.length ? [] : view.single ? [["after", view.words[1]]] : [["own", view.words[0]], ["after", view.words[1]], ["lines", "lines between"]];
     if (!view.prior.spreads) boxes.push(["atoms", "atoms"]);
     if (kind === 1) boxes.push(["contours", "contours"]);
-    controls.replaceChildren(segments(`${name}:kind`, kinds, rebuild, Math.min(q, kinds.length) - 1), ...selects, ...boxes.map(([box, label]) => checkbox(`${name}:${box}`, label, again)));
+    controls.replaceChildren(...(q > 1 ? [segments(`${name}:kind`, kinds, rebuild, Math.min(q, kinds.length) - 1), ...selects] : []), ...boxes.map(([box, label]) => checkbox(`${name}:${box}`, label, again)));
     holder.replaceChildren(figure, element("figcaption", {}, caption(view, kind, chosen)));
     figure.redraw();
   };
@@ -32,10 +32,11 @@ function caption(view, kind, chosen) {
   const outside = view.ids.filter((_, k) => beyond(view.own, k) || beyond(view.mean, k)).length;
   const missing = view.ids.filter((_, k) => chosen.some((i) => view.own[i][k] == null)).length;
   const [one, many] = view.noun, parts = [], below = view.ids.length ? ` Below: each ${one}'s own estimate, joined to its personalised one.` : "";
-  if (kind === 0) parts.push(view.prior.curves ? `Line: how often each value is expected among new ${many}. Band: the line of 90% of the populations that the data allow lies in it.` + below : view.prior.spreads ? "Filled: density of the population." + below : `The population is a set of points (stems, by weight). The filled curve is what estimates of a typical ${one} would look like: the points, blurred by the median ${one}'s noise.`);
-  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population, on average over what the data allow." : `Contours hold 50%, 80% and 95% of the estimates of a typical ${one}: the atoms, blurred by the median ${one}'s noise.`);
+  if (kind === 0) parts.push(view.prior.curves ? `Line: how common each value is expected to be among new ${many}. Band: where that line lies in 90% of the populations that fit the data.` + below : view.prior.spreads ? "Filled: density of the population." + below : `The population is a set of points (stems, by weight). The filled curve is what estimates of a typical ${one} would look like: the points, blurred by the median ${one}'s noise.`);
+  if (kind === 1) parts.push(view.prior.spreads ? "Contours hold 50%, 80% and 95% of the population, averaged over those that fit the data." : `Contours hold 50%, 80% and 95% of the estimates of a typical ${one}: the atoms, blurred by the median ${one}'s noise.`);
   if (kind === 2) parts.push("Drag, or use the arrow keys, to rotate.");
   if (outside) parts.push(`${outside.toLocaleString("en")} ${outside === 1 ? `${one} lies` : `${many} lie`} outside the picture.`);
+  if (view.ids.length > MOST_LINES && !view.single) parts.push(`Lines join one in ${Math.ceil(view.ids.length / MOST_LINES)} ${many}.`);
   if (missing && !view.single) parts.push(`${missing.toLocaleString("en")} ${missing === 1 ? `${one} has` : `${many} have`} no estimate of their own here.`);
   return parts.join(" ");
 }
@@ -66,6 +67,7 @@ function hoverClient(view, spots) {
   return (px, py) => { const k = nearest(spots(), px, py); return k < 0 ? null : [view.ids[k], view.describe(k)]; };
 }
 
+const MOST_LINES = 400;   // of more clients, evenly spaced ones are joined
 const opacityFor = (count) => Math.max(0.08, Math.min(0.75, 60 / Math.sqrt(count) / 4));
 const atomRadius = (weight, largest, count) => { const most = 4 + 10 / (1 + count / 60); return Math.max(Math.min(2.5, most / 2), Math.sqrt(weight / largest) * most); };
 
@@ -114,10 +116,10 @@ function lineView(name, view, [i]) {
     clipped(context, x, linear([0, 1], [height, 0]), () => {
       const opacity = opacityFor(count);
       if (state[`${name}:lines`]) {
-        context.strokeStyle = faded("muted", Math.min(opacity * 0.7, 120 / count));
+        context.strokeStyle = faded("muted", opacityFor(Math.min(count, MOST_LINES)) * 0.7);
         context.lineWidth = 1;
         context.beginPath();
-        for (let k = 0; k < count; k++) if (view.own[i][k] != null) { context.moveTo(x(view.own[i][k]), up); context.lineTo(x(view.mean[i][k]), down); }
+        for (let k = 0; k < count; k += Math.ceil(count / MOST_LINES)) if (view.own[i][k] != null) { context.moveTo(x(view.own[i][k]), up); context.lineTo(x(view.mean[i][k]), down); }
         context.stroke();
       }
       for (const [values, at, hue, shown] of [[view.own[i], up, "own", "own"], [view.mean[i], down, "after", "after"]]) {
@@ -166,10 +168,10 @@ function planeView(name, view, [i, k]) {
 function cloud(context, name, view, count, place, hasOwn, skipLines = false, hasMean = () => true) {
   const spots = [], opacity = opacityFor(count), size = count > 3000 ? 1.4 : count > 400 ? 2 : 3;
   if (state[`${name}:lines`] && !skipLines) {
-    context.strokeStyle = faded("muted", opacity * 0.6);
+    context.strokeStyle = faded("muted", opacityFor(Math.min(count, MOST_LINES)) * 0.6);
     context.lineWidth = 0.8;
     context.beginPath();
-    for (let k = 0; k < count; k++) if (hasOwn(k)) { context.moveTo(...place(view.own, k)); context.lineTo(...place(view.mean, k)); }
+    for (let k = 0; k < count; k += Math.ceil(count / MOST_LINES)) if (hasOwn(k)) { context.moveTo(...place(view.own, k)); context.lineTo(...place(view.mean, k)); }
     context.stroke();
   }
   for (const [values, hue] of [[view.own, "own"], [view.mean, "after"]]) {

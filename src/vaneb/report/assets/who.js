@@ -140,5 +140,5 @@ function funnelFigure(data, p, chosen) {
       context.setLineDash([]);
     });
   }, { label: "Funnel plot", hover: (px, py) => { const k = nearest(spots, px, py, 14); return k < 0 ? null : [c.ids[k], describeClient(data, k)]; } });
-  return titled("Funnel plot", figure, `Own estimates around ${inUnit(c.percent[p], f.target)}, the average of all. If all were alike, chance would leave 5% outside the solid limits and 0.2% outside the dashed ones. Here, ${f.outside[0].toLocaleString("en")} and ${f.outside[1].toLocaleString("en")} of ${count.toLocaleString("en")} are outside.`);
+  return titled("Funnel plot", figure, `Own estimates around ${inUnit(c.percent[p], f.target)}, the average of all. If all were alike, chance would leave 5% outside the solid limits and 0.2% outside the dashed ones. Here, ${f.outside[0].toLocaleString("en")} of ${count.toLocaleString("en")} lie outside the solid limits, ${f.outside[1].toLocaleString("en")} outside the dashed ones.`);
 }

@@ -1,4 +1,4 @@
-"""The paper's algorithms for networks, against their lines in plain numpy: one client and one atom at a time."""
+"""The paper's algorithms for networks against their lines in plain numpy, a client and an atom at a time."""
 
 from __future__ import annotations
 

@@ -187,11 +187,6 @@ def model_of(config: Config) -> dict[str, Any]:
     return {**vars(config.model), "name": name, "seed": config.seed}
 
 
-def buffer_bytes(params: Params) -> int:
-    """Room in the buffer shared with a worker: twice what the largest messages hold, two networks."""
-    return 16 * sum(value.numel() for value in params.values()) + (4 << 20)
-
-
 # ---------------------------------------------------------------- one setting
 
 
@@ -265,7 +260,7 @@ def _run_setting(config: Config, methods: list[Method], images: Source, wishes: 
     folder = wishes.output / "data" / fingerprint([as_plain(config.data), config.seed])
     data.save(folder)
     try:
-        with WorkerPool(wishes.workers, model, folder, buffer_bytes(start)) as pool:
+        with WorkerPool(wishes.workers, model, folder) as pool:
             names = _names_of(images, data)
             setting = _Setting(config, wishes, network, start, data.digest(), pool, *names)
             for method in methods:

@@ -8,8 +8,8 @@ Variances must differ between clients in more than a factor: where all have the 
 scenario, it cancels in Algorithm 1's move, and there is nothing to contract.
 
 The oracle integrates the density over a fine grid, exact to the digits shown.  For Algorithm 1 in paper mode
-(``algorithm-1``), the certified discrete NPMLE (``npmle``), ``local`` and our default, whose population may be
-smooth (``vaneb``), a row has as much of this as there is of it:
+(``algorithm-1``), the certified discrete NPMLE (``npmle``), ``local`` and our default, whose population may
+be smooth (``vaneb``), a row has as much of this as there is of it:
 
     risk, oracle_risk, excess        mean squared errors, and the distance to the oracle's estimates
     van_trees, upper                 the bounds of the oracle's risk

@@ -124,8 +124,7 @@ def engine(workers: int, batch: int, rounds: int) -> dict[str, float]:
     """Samples per second in training, and seconds of a round in which every client is evaluated."""
     from vaneb.fl.algorithms import build_algorithm
     from vaneb.fl.checkpoint import StageFolder
-    from vaneb.fl.engine import Seat, Stage, evaluate, run_stage
-    from vaneb.fl.experiment import buffer_bytes
+    from vaneb.fl.engine import Stage, StageSeeds, evaluate, run_stage
     from vaneb.fl.models import build_network
     from vaneb.fl.network import read_params
     from vaneb.fl.workers import WorkerPool
@@ -137,17 +136,17 @@ def engine(workers: int, batch: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as temporary:
         data_folder, folder = Path(temporary) / "data", StageFolder(Path(temporary) / "stage")
         federation().save(data_folder)
-        with WorkerPool(workers, MODEL, data_folder, buffer_bytes(start)) as pool:
+        with WorkerPool(workers, MODEL, data_folder) as pool:
             stage = Stage("fedavg", 1, PER_ROUND / CLIENTS, options)
-            seat = Seat(0, 0)
-            run_stage(stage, algorithm, pool, folder, start, CLIENTS, seat)  # warms up
+            seeds = StageSeeds(0, 0)
+            run_stage(stage, algorithm, pool, folder, start, CLIENTS, seeds)  # warms up
             training, with_evaluation = [], []
             for number in range(2, rounds + 2):
                 stage = Stage("fedavg", number, PER_ROUND / CLIENTS, options)
                 began = time.perf_counter()
-                checkpoint = run_stage(stage, algorithm, pool, folder, start, CLIENTS, seat)
+                checkpoint = run_stage(stage, algorithm, pool, folder, start, CLIENTS, seeds)
                 middle = time.perf_counter()
-                evaluate(stage, algorithm, pool, folder, checkpoint, CLIENTS, seat)
+                evaluate(stage, algorithm, pool, folder, checkpoint, CLIENTS, seeds)
                 training.append(middle - began)
                 with_evaluation.append(time.perf_counter() - began)
     return {
@@ -160,8 +159,7 @@ def one_round(name: str, options: dict, n_clients: int, train: int, share: float
     """Seconds of one round of a method with ``share`` of the clients, and largest resident sizes (MB)."""
     from vaneb.fl.algorithms import build_algorithm
     from vaneb.fl.checkpoint import StageFolder
-    from vaneb.fl.engine import Seat, Stage, run_stage
-    from vaneb.fl.experiment import buffer_bytes
+    from vaneb.fl.engine import Stage, StageSeeds, run_stage
     from vaneb.fl.models import build_network
     from vaneb.fl.network import read_params
     from vaneb.fl.workers import WorkerPool
@@ -172,10 +170,11 @@ def one_round(name: str, options: dict, n_clients: int, train: int, share: float
     with tempfile.TemporaryDirectory() as temporary:
         data_folder, folder = Path(temporary) / "data", StageFolder(Path(temporary) / "stage")
         federation(n_clients, train, test=40).save(data_folder)
-        with WorkerPool(workers, MODEL, data_folder, buffer_bytes(start)) as pool:
+        with WorkerPool(workers, MODEL, data_folder) as pool:
             algorithm = build_algorithm(name, network, options)
             began = time.perf_counter()
-            run_stage(Stage(name, 1, share, options), algorithm, pool, folder, start, n_clients, Seat(0, 0))
+            stage, seeds = Stage(name, 1, share, options), StageSeeds(0, 0)
+            run_stage(stage, algorithm, pool, folder, start, n_clients, seeds)
             seconds = time.perf_counter() - began
     return {
         "seconds": seconds,

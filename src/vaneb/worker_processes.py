@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any
 
 from vaneb.errors import VanebError
 
@@ -39,8 +39,6 @@ RESUME = "What was finished is saved; the same command resumes."
 
 Frame = tuple[dict[str, Any], bytes]
 Answer = Callable[[dict[str, Any], bytes], Frame]
-W = TypeVar("W", bound="WorkerProcess")
-T = TypeVar("T")
 
 
 class WorkerLost(VanebError):
@@ -101,7 +99,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             env={**os.environ, **WORKER, "PYTHONPATH": path},
         )
-        self.ready = False
+        self._ready = False
         send(self._stream("stdin"), setup)
 
     def _stream(self, name: str) -> IO[bytes]:
@@ -109,15 +107,11 @@ class WorkerProcess:
         assert stream is not None
         return stream
 
-    def wait_until_ready(self) -> None:
-        """Wait for the worker to have started, the first time."""
-        if not self.ready:
-            self._receive()
-            self.ready = True
-
     def ask(self, task: dict[str, Any], payload: bytes = b"") -> Frame:
         """The answer to a task; an error of the task is raised here."""
-        self.wait_until_ready()
+        if not self._ready:
+            self._receive()
+            self._ready = True
         with suppress(OSError):  # it has ended, which is noticed next
             send(self._stream("stdin"), task, payload)
         reply, answer = self._receive()
@@ -149,26 +143,26 @@ def _below(kind: type[VanebError]) -> Sequence[type[VanebError]]:
     return [found for each in kind.__subclasses__() for found in (each, *_below(each))]
 
 
-class Workers(Generic[W]):
+class Workers:
     """Several worker processes, each with a thread of this process that waits for it."""
 
-    def __init__(self, make: Callable[[], W], count: int) -> None:
-        self._processes: list[W] = []
-        self._idle: queue.SimpleQueue[W] = queue.SimpleQueue()
+    def __init__(self, module: str, setup: dict[str, Any], count: int) -> None:
+        self._processes: list[WorkerProcess] = []
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self.threads = ThreadPoolExecutor(max(count, 1), thread_name_prefix="vaneb-worker")
         try:
             for _ in range(count):
-                self._processes.append(make())
+                self._processes.append(WorkerProcess(module, setup))
                 self._idle.put(self._processes[-1])
         except BaseException:
             self.close()
             raise
 
-    def borrow(self, call: Callable[[W], T]) -> T:
-        """``call`` with a process that nobody else uses; to be run on ``threads``."""
+    def ask(self, task: dict[str, Any], payload: bytes = b"") -> Frame:
+        """The answer of a process that nobody else uses; to be called on ``threads``."""
         process = self._idle.get()
         try:
-            return call(process)
+            return process.ask(task, payload)
         finally:
             self._idle.put(process)
 

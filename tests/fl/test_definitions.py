@@ -111,8 +111,30 @@ def test_scaffold_controls_by_hand():
     for k, data in enumerate(HAND):
         g, _ = softmax_gradient(w2, b2, data.images.double().numpy(), data.labels.numpy())
         expected += (w2 - 0.5 * (g - grads[k] + sum(grads) / 2)) / 2
-    state, _, _, _ = one_round(algorithm, state, HAND, states, 1)
+    fresh = [softmax_gradient(w2, b2, d.images.double().numpy(), d.labels.numpy())[0] for d in HAND]
+    state, states, _, _ = one_round(algorithm, state, HAND, states, 1)
     np.testing.assert_allclose(state.params["1.weight"], expected, atol=1e-6)
+    # One step again: c_k - c + (x - y) / eta is the new gradient, whatever c_k and c were.
+    for k in (0, 1):
+        np.testing.assert_allclose(states[k]["control"]["1.weight"], fresh[k], atol=1e-6)
+    np.testing.assert_allclose(state.memory["control"]["1.weight"], sum(fresh) / 2, atol=1e-6)
+
+
+def test_scaffold_with_some_of_the_clients_moves_the_control_by_their_share():
+    """c <- c + (1 / N) sum over S of (c_k' - c_k), with N clients of whom S took part."""
+    network = linear_network()
+    options = {"epochs": 2, "batch_size": 2, "learning_rate": 0.5, "n_clients": 8}
+    algorithm = build_algorithm("scaffold", network, options)
+    state = algorithm.init(read_params(network), np.random.default_rng(0))
+    before, states, _, _ = one_round(algorithm, state, HAND, {})
+    after, new, outputs, _ = one_round(algorithm, before, HAND, states, 1)
+    change = sum(new[k]["control"]["1.weight"] - states[k]["control"]["1.weight"] for k in (0, 1))
+    moved = after.memory["control"]["1.weight"] - before.memory["control"]["1.weight"]
+    torch.testing.assert_close(moved, change / 8)
+    # The second client has three images: two batches in each of two passes.
+    own, shared = states[1]["control"]["1.weight"], before.memory["control"]["1.weight"]
+    way = before.params["1.weight"] - outputs[1]["params"]["1.weight"]
+    torch.testing.assert_close(new[1]["control"]["1.weight"], own - shared + way / (4 * 0.5))
 
 
 # ---------------------------------------------------------------- limiting cases

@@ -393,7 +393,7 @@ def test_options_of_a_method_replace_those_of_its_last_stage():
         ({"model": {"options": 3}}, r"\[model\] options = 3"),
         ({"model": {"options": {"hidden": -3}}}, "Check its options"),
         ({"model": {"options": {"n_classes": 3}}}, "10 classes"),
-        ({"model": {"name": "mnist"}}, "does not take images"),
+        ({"model": {"name": "mnist"}}, "does not take inputs"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_name(tmp_path, content, said):

@@ -29,7 +29,7 @@ def by_torch(network, data, rng, *, epochs, batch_size, learning_rate, optimiser
     """The same training, written with torch's loop."""
     rule = KINDS[optimiser](network.module.parameters(), lr=learning_rate, **more)
     for _ in range(epochs):
-        for images, labels in batches(data, batch_size, rng):
+        for images, labels in batches(network, data, batch_size, rng):
             rule.zero_grad()
             functional.cross_entropy(network.module(images), labels).backward()
             rule.step()

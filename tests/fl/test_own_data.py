@@ -99,9 +99,14 @@ def test_leaf(tmp_path):
     ("change", "message"),
     [
         (lambda x, y: (x[:, :3], y), "inputs of shape"),
-        (lambda x, y: (np.where(x > 2, np.nan, x), y), "missing or infinite"),
+        (
+            lambda x, y: (np.where(x > 2, np.nan, x), y),
+            r"all.npz: inputs are missing or infinite in \d+ of 200",
+        ),
+        (lambda x, y: (x, np.full(200, np.nan)), r"all.npz: labels are missing .* first in row 1\."),
         (lambda x, y: (x.astype(str), y), "text cannot go into a network"),
-        (lambda x, y: (x[:1], y[:1]), "one to test on"),
+        (lambda x, y: (x[:1], y[:1]), "client south has one row.* Leave it out"),
+        (lambda x, y: (x[:0], y[:0]), "client south has no rows"),
         (lambda x, y: (x, y[:5]), "do not fit"),
     ],
 )
@@ -111,6 +116,41 @@ def test_what_does_not_fit_is_said(folders, change, message):
     (folders / "south" / "all.csv").unlink()
     with pytest.raises((InvalidOption, MissingData), match=message):
         federate_own(read_own(folders, "", "label"), 0.2, seed=0)
+
+
+def test_columns_are_known_by_their_names(tmp_path):
+    """Another order is the same table; other names are refused."""
+    x, y = rows(0, 40)
+    for name, order in (("north", [0, 1, 2, 3]), ("south", [2, 0, 3, 1])):
+        (tmp_path / name).mkdir()
+        lines = [",".join([*(f"x{i}" for i in order), "label"])]
+        lines += [
+            ",".join(f"{v:.6f}" for v in row[order]) + f",{label}" for row, label in zip(x, y, strict=True)
+        ]
+        (tmp_path / name / "all.csv").write_text("\n".join(lines))
+    data = read_own(tmp_path, "", "label")
+    np.testing.assert_array_equal(data.train["north"][0], data.train["south"][0])
+    text = (tmp_path / "south" / "all.csv").read_text()
+    (tmp_path / "south" / "all.csv").write_text(text.replace("x2", "age", 1))
+    with pytest.raises(InvalidOption, match=r"all.csv: column age is not in all tables"):
+        read_own(tmp_path, "", "label")
+
+
+def test_one_label_leaves_nothing_to_learn(tmp_path):
+    (tmp_path / "north").mkdir()
+    np.savez(tmp_path / "north" / "all.npz", x=rows(0)[0], y=np.full(30, "low"))
+    with pytest.raises(MissingData, match="all rows have the label low"):
+        federate_own(read_own(tmp_path, "", ""), 0.2, seed=0)
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"x", "not an .npz file"), (None, "x is not a file")])
+def test_files_that_are_not_what_they_are_called(tmp_path, content, message):
+    (tmp_path / "north").mkdir()
+    np.savez(tmp_path / "north" / "all.npz", images=rows(0)[0])
+    if content is not None:
+        (tmp_path / "north" / "all.npz").write_bytes(content)
+    with pytest.raises(MissingData, match=message):
+        read_own(tmp_path, "", "")
 
 
 def test_settings_that_would_change_nothing_are_refused(tmp_path):
@@ -147,6 +187,47 @@ class Tokens(nn.Module):
         return self.out(self.words(x).mean(1))
 
 
+class Several(Adapted):
+    """Returns more than scores."""
+
+    def forward(self, x: torch.Tensor):
+        return super().forward(x), x
+
+
+class Soft(Adapted):
+    """Something comes after the head."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(1)
+
+
+class Borrowed(Adapted):
+    """The head's weights are used, the head is not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.frozen(x), self.out.weight, self.out.bias)
+
+
+class Frozen(Adapted):
+    """A head that cannot move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out.requires_grad_(False)
+
+
+class Normalised(nn.Module):
+    """Batch normalisation of rows, which one row alone cannot have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh())
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.body(x))
+
+
 def own_config(path, model, **changes):
     return config_from(
         {
@@ -166,7 +247,8 @@ def models(monkeypatch):
     from types import ModuleType
 
     module = ModuleType("own_models")
-    module.Adapted, module.Tokens = Adapted, Tokens
+    for kind in (Adapted, Tokens, Several, Soft, Borrowed, Frozen, Normalised):
+        setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "own_models", module)
 
 
@@ -211,6 +293,45 @@ def test_tokens_go_through_an_embedding(models, tmp_path):
     config = own_config(tmp_path / "texts", "own_models:Tokens", **longer)
     found = run_experiment(config, tmp_path / "run")
     assert next(row.mean for row in found if row.own) > 75
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("Several", "returns a tuple. It must return scores alone"),
+        ("Soft", "changes what its head gives.* Leave a softmax out"),
+        ("Borrowed", "head: is never called"),
+        ("Frozen", "head 'out': is frozen"),
+        ("Tokens", r"does not take inputs of shape \(4,\) with numbers from"),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused_in_words(folders, models, tmp_path, model, message):
+    with pytest.raises(InvalidOption, match=message):
+        run_experiment(own_config(folders, f"own_models:{model}"), tmp_path / "run")
+
+
+def test_a_token_beyond_the_embedding_is_found_before_training(models, tmp_path):
+    (tmp_path / "texts" / "ann").mkdir(parents=True)
+    x = np.ones((20, 5), dtype=np.int64)
+    x[7, 2] = 9
+    np.savez(tmp_path / "texts" / "ann" / "all.npz", x=x, y=np.arange(20) % 2)
+    with pytest.raises(InvalidOption, match=r"numbers from 1 to 9 .*IndexError"):
+        run_experiment(own_config(tmp_path / "texts", "own_models:Tokens"), tmp_path / "run")
+
+
+@pytest.mark.parametrize("sizes", [(11, 21), (1, 11)])
+def test_batch_normalisation_meets_a_row_that_is_left_over(models, tmp_path, sizes):
+    """Eleven rows in batches of ten; and a client with a single row."""
+    for name, n in zip(("north", "south"), sizes, strict=True):
+        (tmp_path / "clients" / name).mkdir(parents=True)
+        for file, count in (("all", n), ("test", 12)):
+            x, y = rows(count, count)
+            np.savez(tmp_path / "clients" / name / f"{file}.npz", x=x, y=y)
+    methods = ["fedavg", "ditto", "per_fedavg", "pfedme", "vaneb_full_direct"]
+    config = own_config(tmp_path / "clients", "own_models:Normalised", methods=methods, options={})
+    found = run_experiment(config, tmp_path / "run")
+    assert {row.method for row in found if row.own} >= {"FedAvg", "Ditto", "VANEB-Full (direct)"}
+    assert not any(row.diverged for row in found)
 
 
 def test_networks_are_asked_for(tmp_path):

@@ -137,6 +137,15 @@ def test_knn_per_with_share_one_repeats_the_labels_it_has_seen():
     )
 
 
+def test_knn_per_says_the_same_of_an_image_whatever_else_is_asked_for():
+    algorithm, state = start("knn_per", tiny_network(), neighbours=3, share=0.7)
+    strange = torch.cat([CLIENTS[1].images, 100 * CLIENTS[2].images])
+    alone = algorithm.predict(state.params, CLIENTS[0], CLIENTS[1].images)
+    together = algorithm.predict(state.params, CLIENTS[0], strange)[: len(alone)]
+    torch.testing.assert_close(alone, together)
+    assert algorithm.predict(state.params, tiny_client(0, 1), strange).isfinite().all()
+
+
 def test_log_proportions_are_added_with_the_strength_that_fits():
     """A network blind to its input: labels follow the proportions alone, so the fitted strength is one."""
     network = tiny_network()

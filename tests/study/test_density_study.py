@@ -60,7 +60,7 @@ def test_the_oracle_integrates_the_density():
 def test_rows_keep_what_the_theory_proves():
     job = {"sweep": "K", "clients": 60, "n": 20, "replicate": 0, "seed": 1, "estimators": ESTIMATORS}
     rows = {row["estimator"]: row for row in density_rows(job)}
-    assert list(rows) == ["algorithm-1", "npmle", "local"]
+    assert list(rows) == ["algorithm-1", "npmle", "local", "vaneb"]
     for name in ("algorithm-1", "npmle"):
         row = rows[name]
         assert row["van_trees"] < row["oracle_risk"] < row["upper"]
@@ -71,13 +71,16 @@ def test_rows_keep_what_the_theory_proves():
     assert rows["npmle"]["mixing_gain"] <= 1e-4
     assert rows["npmle"]["below_floor"] == 0
     assert rows["local"]["hellinger"] is None
+    assert rows["vaneb"]["contraction"] is None
+    assert rows["vaneb"]["hellinger"] < rows["npmle"]["hellinger"]
+    assert rows["vaneb"]["excess"] < rows["npmle"]["excess"] / 2
 
 
 def test_it_runs_and_resumes_and_says_its_rates(tmp_path):
     path = tmp_path / "density.csv"
     run_rates(DENSITY, path, replicates=1, clients=(8, 16), n=(5, 6))
     rows = read_rows(path)
-    assert len(rows) == 4 * 3
+    assert len(rows) == 4 * 4
     before = path.read_bytes()
     cut = before[: before.rstrip().rfind(b"\n") + 1]
     path.write_bytes(cut)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vaneb.errors import InvalidOption
 from vaneb.files import make_folder, write_atomically
@@ -35,7 +36,7 @@ from vaneb.fl.engine import Evaluation, Stage, StageSeeds, evaluate, run_stage
 from vaneb.fl.federated_data import PROTOCOLS, FederatedData, federate
 from vaneb.fl.methods import Method, build_method, check_options, expand
 from vaneb.fl.models import MODELS, build_network
-from vaneb.fl.network import Network, logits, read_params
+from vaneb.fl.network import Network, features, head_matrix, read_params
 from vaneb.fl.own_data import OwnData, federate_own, read_own
 from vaneb.fl.personal import ABOUT
 from vaneb.fl.results import RESULTS, Row, append_rows, read_rows, spread
@@ -186,11 +187,6 @@ def model_of(config: Config) -> dict[str, Any]:
     return {**vars(config.model), "name": name, "seed": config.seed}
 
 
-def buffer_bytes(params: Params) -> int:
-    """Room in the buffer shared with a worker: twice what the largest messages hold, two networks."""
-    return 16 * sum(value.numel() for value in params.values()) + (4 << 20)
-
-
 # ---------------------------------------------------------------- one setting
 
 
@@ -264,7 +260,7 @@ def _run_setting(config: Config, methods: list[Method], images: Source, wishes: 
     folder = wishes.output / "data" / fingerprint([as_plain(config.data), config.seed])
     data.save(folder)
     try:
-        with WorkerPool(wishes.workers, model, folder, buffer_bytes(start)) as pool:
+        with WorkerPool(wishes.workers, model, folder) as pool:
             names = _names_of(images, data)
             setting = _Setting(config, wishes, network, start, data.digest(), pool, *names)
             for method in methods:
@@ -281,21 +277,33 @@ def _names_of(images: Source, data: FederatedData) -> tuple[Sequence[str], Seque
 
 
 def _check_fits(network: Network, data: FederatedData, name: str) -> None:
-    """Refuse a network that cannot take the images, or has another number of classes."""
-    client = data.client(0)
-    shape = tuple(client.images.shape[1:])
+    """Refuse a network that cannot take the inputs, or whose scores are not those of its head."""
+    what, rows = f"[model] name = {name!r}", data.examples()
     try:
-        with one_torch_thread():
-            scores = logits(network, client.images[:1])
-    except RuntimeError as error:
+        with one_torch_thread(), torch.inference_mode():
+            network.module.eval()
+            scores = network.module(rows.to(network.device))
+    except Exception as error:  # whatever the code of a user says
         raise InvalidOption(
-            f"[model] name = {name!r} does not take images of shape {shape} ({error}). "
-            "Leave the name out, or use a network made for them."
+            f"{what} does not take inputs of shape {tuple(rows.shape[1:])} with numbers from {rows.min():g} "
+            f"to {rows.max():g} ({type(error).__name__}: {error}). Use a network made for them; the channels "
+            "of images come first."
         ) from None
-    if scores.shape != (1, data.n_classes):
+    if not isinstance(scores, torch.Tensor):
         raise InvalidOption(
-            f"[model] name = {name!r} gives {tuple(scores.shape[1:])} scores for an image, and there are "
+            f"{what} returns a {type(scores).__name__}. It must return scores alone, as one tensor "
+            "(rows, classes)."
+        )
+    if scores.shape != (len(rows), data.n_classes):
+        raise InvalidOption(
+            f"{what} gives scores of shape {tuple(scores.shape[1:])} for one input, and there are "
             f"{data.n_classes} classes. Check its options."
+        )
+    own = features(network, rows) @ head_matrix(network, read_params(network)).T
+    if not torch.allclose(own, scores.cpu(), rtol=1e-3, atol=1e-3):
+        raise InvalidOption(
+            f"{what} changes what its head gives: its scores must be those of the head, which comes last. "
+            "Leave a softmax out; the loss has it."
         )
 
 

@@ -89,6 +89,14 @@ class FederatedData:
         labels = torch.from_numpy(np.asarray(self.test_labels[rows]))
         return ClientData(k, self._normalised(self.test_images[rows]), labels, self.n_classes)
 
+    def examples(self) -> Tensor:
+        """Inputs that show what a network must take: those with the smallest and the largest numbers."""
+        found = []
+        for images in (self.train_images, self.test_images):
+            flat = images.reshape(len(images), -1)
+            found.append(images[[flat.min(1).argmin(), flat.max(1).argmax()]])
+        return self._normalised(np.concatenate(found))
+
     def _normalised(self, images: Images) -> Tensor:
         if images.dtype != np.uint8:
             return channels_last(torch.from_numpy(np.array(images)))

@@ -42,6 +42,11 @@ class Network:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where the module is.  What goes in and comes out of the functions of this package is in main memory."""
 
+    @property
+    def normalised_by_batch(self) -> list[_BatchNorm]:
+        """Layers that take means and variances over a batch."""
+        return [layer for layer in self.module.modules() if isinstance(layer, _BatchNorm)]
+
 
 def device_called(name: str) -> torch.device:
     """A device by torch's name; "auto" is a GPU if there is one."""
@@ -64,6 +69,8 @@ def network_from(module: nn.Module, head: str, device: str = "cpu") -> Network:
             f"model head {head!r}: {'no such layer' if layer is None else 'not a linear layer'}. "
             f"The linear layers of this model are {', '.join(linear) or 'none'}."
         )
+    if not layer.weight.requires_grad:
+        raise InvalidOption(f"model head {head!r}: is frozen. Every client needs a head that can be trained.")
     place = device_called(device)
     module = module.to(device=place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     parameters = dict(module.named_parameters())
@@ -120,6 +127,25 @@ def with_head(network: Network, params: Params, matrix: Tensor | None) -> Params
     return params if matrix is None else params | head_params(network, matrix)
 
 
+def parts_of(network: Network, rows: Tensor, size: int) -> list[Tensor]:
+    """``rows`` in parts of ``size``.
+
+    One row has no variance: with batch normalisation, one that is left over joins the part before.
+    """
+    parts = list(rows.split(size))
+    if len(parts) > 1 and len(parts[-1]) == 1 and network.normalised_by_batch:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def begin_training(network: Network, rows: int) -> None:
+    """Training mode, for batches of so many rows; one row is normalised as it is when nothing is trained."""
+    network.module.train()
+    if rows == 1:
+        for layer in network.normalised_by_batch:
+            layer.eval()
+
+
 @torch.inference_mode()
 def logits(network: Network, images: Tensor) -> Tensor:
     """Output of the module in evaluation mode, shape (n, classes)."""
@@ -130,18 +156,14 @@ def logits(network: Network, images: Tensor) -> Tensor:
 @torch.no_grad()
 def reestimate_statistics(network: Network, images: Tensor) -> Params:
     """Means and variances of batch normalisation, made anew from ``images``; the module is left with them."""
-    layers = [layer for layer in network.module.modules() if isinstance(layer, _BatchNorm)]
+    layers = network.normalised_by_batch
     network.module.eval()
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # plain averages over batches
         layer.train()
-    # One image alone has no variance: its batch joins the one before.
-    parts = list(images.split(FORWARD_BATCH))
-    if len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    for part in parts if layers and len(images) > 1 else []:
+    for part in parts_of(network, images, FORWARD_BATCH) if layers and len(images) > 1 else []:
         network.module(part.to(network.device))
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
@@ -162,6 +184,10 @@ def _features(network: Network, images: Tensor) -> Tensor:
         logits(network, images)
     finally:
         hook.remove()
+    if not caught:
+        raise InvalidOption(
+            "model head: is never called. The network must call the layer, not use its weights."
+        )
     return torch.cat(caught)
 
 

@@ -61,19 +61,33 @@ def read_own(path: Path, client: str, label: str) -> OwnData:
     if leaf:
         return OwnData(_from_leaf(leaf), _from_leaf(sorted((path / "test").glob("*.json"))))
     folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-    train = {folder.name: _from_files(_files(folder, False), label) for folder in folders}
-    test = {folder.name: _from_files(found, label) for folder in folders if (found := _files(folder, True))}
-    if not train:
+    files = {folder.name: _files(folder) for folder in folders}
+    if not any(files.values()):
         raise MissingData(
             f"{path}: no folders of clients and no LEAF files there. Give each client a folder NAME with "
             "files .npz, .csv or .parquet."
         )
+    # Columns have the order of the first table: they are known by their names, not by their places.
+    tables = [file for own in files.values() for file in own if file.suffix.lower() in TABLES]
+    names = _inputs(read_rows(tables[0])[0], label) if tables else []
+    train: dict[str, Rows] = {}
+    test: dict[str, Rows] = {}
+    for name, own in files.items():
+        parts = {file: _from_file(file, label, names) for file in own}
+        train[name] = _joined([part for file, part in parts.items() if file.stem != "test"])
+        if for_test := [part for file, part in parts.items() if file.stem == "test"]:
+            test[name] = _joined(for_test)
     return OwnData(train, test)
 
 
 def federate_own(data: OwnData, test_share: float, seed: int) -> FederatedData:
     """Every client's rows.  "matched" is its test rows, "balanced" these repeated until classes are even."""
+    for name, (_, y) in data.train.items():
+        if not len(y):
+            raise MissingData(f"client {name} has no rows to train on. Leave it out.")
     classes = data.classes
+    if len(classes) < 2:
+        raise MissingData(f"all rows have the label {classes[0]}. There is nothing to tell apart.")
     rng = np.random.default_rng([seed, 1])
 
     def codes_of(labels: Array) -> Array:
@@ -87,8 +101,11 @@ def federate_own(data: OwnData, test_share: float, seed: int) -> FederatedData:
             train.append((x, codes))
             test.append((data.test[name][0], codes_of(data.test[name][1])))
             continue
-        if len(y) < 2:
-            raise MissingData(f"client {name} has {len(y)} row: it needs one to train on and one to test on.")
+        if len(y) == 1:
+            raise MissingData(
+                f"client {name} has one row: it needs one to train on and one to test on. Leave it out, or "
+                "give it test rows of its own."
+            )
         order = rng.permutation(len(y))
         count = min(len(y) - 1, max(1, round(test_share * len(y))))
         train.append((x[order[count:]], codes[order[count:]]))
@@ -136,53 +153,76 @@ def _alike(inputs: list[Array], names: list[str]) -> list[Array]:
                 f"client {name}: inputs of shape {x.shape[1:]}, and those of client {names[0]} are {shape}. "
                 "All must be alike."
             )
-        if x.dtype.kind == "f" and not np.isfinite(x).all():
-            raise InvalidOption(f"client {name}: inputs are missing or infinite. Fill them in.")
     return [x.astype(kind) for x in inputs]
 
 
 # ---------------------------------------------------------------- files
 
 
-def _files(folder: Path, test: bool) -> list[Path]:
-    known = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in (".npz", *TABLES))
-    return [path for path in known if (path.stem == "test") == test]
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.suffix.lower() in (".npz", *TABLES)]
 
 
-def _from_files(files: list[Path], label: str) -> Rows:
-    parts = [
-        _from_npz(path) if path.suffix == ".npz" else _from_rows(read_rows(path)[0], path, label)
-        for path in files
-    ]
+def _from_file(path: Path, label: str, names: list[str]) -> Rows:
+    if path.suffix.lower() == ".npz":
+        return _from_npz(path)
+    return _from_rows(read_rows(path)[0], path, label, names)
+
+
+def _joined(parts: list[Rows]) -> Rows:
     if not parts:
         return np.empty((0, 0)), np.empty(0)
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _from_npz(path: Path) -> Rows:
+    if not zipfile.is_zipfile(path):
+        raise MissingData(f"{path}: not an .npz file. Write it with numpy.savez(path, x=..., y=...).")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             x, y = arrays["x"], arrays["y"]
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise MissingData(f"{path}: must hold arrays x and y of plain numbers or text ({error}).") from None
+    except KeyError as error:
+        raise MissingData(f"{path}: {error.args[0]}. It must hold arrays x and y.") from None
+    except (ValueError, OSError, zipfile.BadZipFile):
+        raise MissingData(f"{path}: cannot be read. Its arrays must be of plain numbers or text.") from None
+    return _checked(x, y, str(path))
+
+
+def _checked(x: Array, y: Array, where: str) -> Rows:
+    """Inputs and labels that belong together, none of them missing."""
     if x.ndim < 2 or y.shape != x.shape[:1]:
-        raise MissingData(f"{path}: x {x.shape} and y {y.shape} do not fit; a row of x for each label.")
+        raise MissingData(f"{where}: x {x.shape} and y {y.shape} do not fit; a row of x for each label.")
+    for name, values, remedy in (("inputs", x, "Fill them in."), ("labels", y, "Leave these rows out.")):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            wrong = ~np.isfinite(values.reshape(len(values), -1).sum(axis=1))
+            raise InvalidOption(
+                f"{where}: {name} are missing or infinite in {wrong.sum()} of {len(wrong)} rows, first in "
+                f"row {wrong.argmax() + 1}. {remedy}"
+            )
     return x, y
 
 
-def _from_rows(table: pa.Table, path: Path, label: str) -> Rows:
+def _inputs(table: pa.Table, label: str) -> list[str]:
+    return [name for name in table.column_names if name != label]
+
+
+def _from_rows(table: pa.Table, path: Path, label: str, names: list[str]) -> Rows:
+    """Inputs in the order of ``names``, and labels."""
     _need_column(table, path, label, "label")
-    names = [name for name in table.column_names if name != label]
+    if other := set(names) ^ set(_inputs(table, label)):
+        raise InvalidOption(
+            f"{path}: column {min(other)} is not in all tables. Clients must have the same columns."
+        )
     columns = [table[name].to_numpy(zero_copy_only=False) for name in names]
     for name, column in zip(names, columns, strict=True):
         if column.dtype.kind not in "iufb":
             raise InvalidOption(f"{path}: column {name} has no numbers. Encode it or leave it out.")
     if table[label].null_count:
         raise InvalidOption(f"{path}: {table[label].null_count} rows have no {label}. Leave them out.")
-    inputs = np.stack([column.astype(np.float64) for column in columns], axis=1) if columns else None
-    if inputs is None:
+    if not columns:
         raise InvalidOption(f"{path}: no column but {label}, so nothing to predict it from.")
-    return inputs, np.array(table[label].to_pylist())
+    inputs = np.stack([column.astype(np.float64) for column in columns], axis=1)
+    return _checked(inputs, np.array(table[label].to_pylist()), str(path))
 
 
 def _need_column(table: pa.Table, path: Path, name: str, what: str) -> None:
@@ -196,7 +236,8 @@ def _from_table(path: Path, client: str, label: str) -> OwnData:
     table = read_rows(path, ids=[client] if client else ())[0]
     _need_column(table, path, client, "client")
     whose = np.array([str(value) for value in table[client].to_pylist()])
-    x, y = _from_rows(table.drop_columns([client]), path, label)
+    rest = table.drop_columns([client])
+    x, y = _from_rows(rest, path, label, _inputs(rest, label))
     return OwnData({name: (x[whose == name], y[whose == name]) for name in sorted(set(whose.tolist()))}, {})
 
 
@@ -208,7 +249,9 @@ def _from_leaf(files: Iterable[Path]) -> dict[str, Rows]:
             content = json.loads(path.read_text(encoding="utf-8"))
             for user in content["users"]:
                 rows = content["user_data"][user]
-                found[str(user)] = (np.asarray(rows["x"]), np.asarray(rows["y"]))
+                found[str(user)] = np.asarray(rows["x"]), np.asarray(rows["y"])
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise MissingData(f"{path}: not a LEAF file ({error}).") from None
+    for user, (x, y) in found.items():
+        _checked(x, y, f"user {user}")
     return found

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import ClientData, Params
-from vaneb.fl.network import Network
+from vaneb.fl.network import Network, begin_training, parts_of
 
 #: By name; each client begins anew in every round.  "sgd" takes a momentum, the others are as torch has them.
 OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -28,12 +28,14 @@ def channels_last(images: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
-def batches(data: ClientData, batch_size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    network: Network, data: ClientData, batch_size: int, rng: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
     """One pass over a client's data in random order; the last batch may be smaller."""
     order = torch.from_numpy(rng.permutation(len(data)))
     # One gather for the whole pass: batches are then views.
     images, labels = channels_last(data.images[order]), data.labels[order]
-    yield from zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    yield from zip(parts_of(network, images, batch_size), parts_of(network, labels, batch_size), strict=True)
 
 
 def gradients(
@@ -115,9 +117,9 @@ def sgd_epochs(
     """
     moving = [network.tensors[name] for name in network.trainable_names if names is None or name in names]
     move = stepper(moving, learning_rate, optimiser, momentum)
-    network.module.train()
+    begin_training(network, min(len(data), batch_size))
     for _ in range(epochs):
-        for images, labels in batches(data, batch_size, rng):
+        for images, labels in batches(network, data, batch_size, rng):
             direction = gradients(network, images, labels, moving, offset)
             if adjust is not None:
                 with torch.no_grad():

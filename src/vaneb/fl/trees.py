@@ -1,4 +1,4 @@
-"""Trees: nested dictionaries of tensors and numbers, and their two outer forms (file, shared buffer).
+"""Trees: nested dictionaries of tensors and numbers, and their two outer forms (file, bytes).
 
 Messages, outputs, client states and what a server carries are all trees, so that one pair of functions
 writes any of them to disk and another passes any of them between processes.  Plain numbers travel as
@@ -8,6 +8,7 @@ JSON, tensors as raw bytes; nothing is ever pickled.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +23,6 @@ Tree = Mapping[str, Any]
 """Leaves are tensors, ints, floats, booleans or strings; keys are strings without a slash."""
 
 _NUMBERS = "numbers"
-_ALIGNMENT = 64
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -100,36 +100,20 @@ def load_tree(path: Path) -> dict[str, Any]:
     return unflatten(flat)
 
 
-def pack(tree: Tree, buffer: NDArray[np.uint8]) -> tuple[dict[str, Any], bytes]:
-    """Copy the tensors of ``tree`` into ``buffer``; what does not fit is returned as bytes.
-
-    Returns
-    -------
-    header : dict
-        Plain JSON from which ``unpack`` rebuilds the tree.
-    overflow : bytes
-        Empty unless the buffer was too small.
-    """
+def pack(tree: Tree) -> tuple[dict[str, Any], bytes]:
+    """Plain JSON and bytes from which ``unpack`` rebuilds the tree."""
     arrays, numbers = _split(tree)
-    layout: list[list[Any]] = []
-    offset = 0
-    for name, array in arrays.items():
-        layout.append([name, array.dtype.str, list(array.shape), offset])
-        offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    fits = offset <= buffer.nbytes
-    target = buffer if fits else np.zeros(offset, dtype=np.uint8)
-    for (_, _, _, start), array in zip(layout, arrays.values(), strict=True):
-        target[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
-    return {"layout": layout, "numbers": numbers, "inline": not fits}, b"" if fits else target.tobytes()
+    layout = [[name, array.dtype.str, array.shape] for name, array in arrays.items()]
+    return {"layout": layout, "numbers": numbers}, b"".join(array.tobytes() for array in arrays.values())
 
 
-def unpack(header: Mapping[str, Any], buffer: NDArray[np.uint8]) -> dict[str, Any]:
-    """Rebuild a tree from what ``pack`` left in ``buffer``; tensors are copies."""
+def unpack(header: Mapping[str, Any], payload: bytes) -> dict[str, Any]:
+    """Inverse of ``pack``."""
     flat: dict[str, Any] = {}
-    for name, dtype, shape, start in header["layout"]:
-        kind = np.dtype(dtype)
-        length = int(np.prod(shape)) * kind.itemsize
-        raw = buffer[start : start + length].copy()
-        flat[name] = torch.from_numpy(raw.view(kind).reshape(shape))
+    start = 0
+    for name, dtype, shape in header["layout"]:
+        array = np.frombuffer(payload, dtype, math.prod(shape), start)
+        flat[name] = torch.from_numpy(array.reshape(shape).copy())
+        start += array.nbytes
     flat.update(header["numbers"])
     return unflatten(flat)

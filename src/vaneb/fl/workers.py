@@ -1,24 +1,24 @@
-"""Worker processes, one thread each: the same tasks give the same results on any number of them."""
+"""Worker processes, one thread each: the same tasks give the same results on any number of them.
+
+A worker is ``python -m vaneb.fl.workers``.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vaneb.errors import InvalidOption
 from vaneb.fl.errors import TrainingFailed
 from vaneb.fl.federated_data import FederatedData
 from vaneb.fl.trees import Tree, pack, unpack
-from vaneb.fl.workbench import Task, Workbench
-from vaneb.worker_processes import WorkerLost, WorkerProcess, Workers
+from vaneb.fl.workbench import Task, Workbench, peak_megabytes
+from vaneb.worker_processes import Answer, Frame, WorkerLost, Workers, serve
 
 Job = tuple[Task, Tree]
 
@@ -43,14 +43,14 @@ class WorkerPool:
     workers : number of processes.
     model : name, head, options and seed of the network (``models.build_network``).
     data_folder : where the ``FederatedData`` were saved.
-    buffer_bytes : size of the buffer shared with each worker; larger trees go through its pipe.
     """
 
-    def __init__(self, workers: int, model: dict[str, Any], data_folder: Path, buffer_bytes: int) -> None:
+    def __init__(self, workers: int, model: dict[str, Any], data_folder: Path) -> None:
         if workers < 0:
             raise InvalidOption(f"workers = {workers}: must not be negative (0 runs in this process).")
         self._bench = Workbench(model, FederatedData.load(data_folder)) if workers == 0 else None
-        self._workers = Workers(lambda: _Process(model, data_folder, buffer_bytes), workers)
+        setup = {"model": model, "data": str(data_folder.resolve())}
+        self._workers = Workers("vaneb.fl.workers", setup, workers)
 
     def map(self, jobs: Sequence[Job]) -> Iterator[Job]:
         """Replies to ``jobs``, in order."""
@@ -64,10 +64,13 @@ class WorkerPool:
             return self._bench.run(task, message)
 
     def _run_there(self, job: Job) -> Job:
+        task, message = job
+        header, payload = pack(message)
         try:
-            return self._workers.borrow(lambda process: process.run(*job))
+            reply, payload = self._workers.ask({**task, "message": header}, payload)
         except WorkerLost as problem:
             raise TrainingFailed(str(problem)) from None
+        return reply, unpack(reply.pop("tree"), payload)
 
     def close(self) -> None:
         """End the workers; tasks under way are abandoned."""
@@ -80,35 +83,20 @@ class WorkerPool:
         self.close()
 
 
-class _Process(WorkerProcess):
-    """A worker process, and the buffer that it shares with this one."""
+def start(setup: dict[str, Any]) -> Answer:
+    """What a worker answers: tasks for a workbench of its own."""
+    torch.set_num_threads(1)
+    bench = Workbench(setup["model"], FederatedData.load(Path(setup["data"])))
 
-    def __init__(self, model: dict[str, Any], data_folder: Path, buffer_bytes: int) -> None:
-        file = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed when the worker has mapped it too
-            prefix="vaneb-", dir=_memory_folder(buffer_bytes)
-        )
-        file.truncate(buffer_bytes)
-        self._file = file
-        self._buffer = np.memmap(file.name, dtype=np.uint8, mode="r+", shape=(buffer_bytes,))
-        setup = {"buffer": file.name, "model": model, "data": str(data_folder.resolve())}
-        super().__init__("vaneb.fl.worker", setup)
+    def answer(task: dict[str, Any], payload: bytes) -> Frame:
+        began = time.process_time()
+        reply, tree = bench.run(task, unpack(task.pop("message"), payload))
+        header, payload = pack(tree)
+        costs = {"cpu": time.process_time() - began, "peak": peak_megabytes()}
+        return {**reply, **costs, "tree": header}, payload
 
-    def run(self, task: Task, message: Tree) -> Job:
-        self.wait_until_ready()
-        self._file.close()  # unlinks it: the mappings stay, and nothing is left behind by a kill
-        header, overflow = pack(message, self._buffer)
-        reply, payload = self.ask({**task, "message": header}, overflow)
-        tree = unpack(reply.pop("tree"), np.frombuffer(payload, np.uint8) if payload else self._buffer)
-        return reply, tree
-
-    def close(self) -> None:
-        super().close()
-        self._file.close()
+    return answer
 
 
-def _memory_folder(needed: int) -> str | None:
-    """A folder that lives in memory if there is one with room, else the usual temporary folder."""
-    folder = Path("/dev/shm")
-    if folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 4 * needed:
-        return str(folder)
-    return None
+if __name__ == "__main__":
+    serve(start)

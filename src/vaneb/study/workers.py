@@ -12,7 +12,7 @@ from typing import Any
 
 from vaneb.errors import InvalidOption
 from vaneb.study.rows import Row
-from vaneb.worker_processes import Answer, Frame, WorkerProcess, Workers, serve
+from vaneb.worker_processes import Answer, Frame, Workers, serve
 
 Job = dict[str, Any]
 
@@ -31,15 +31,11 @@ def run_jobs(jobs: Sequence[Job], workers: int) -> Generator[tuple[Job, list[Row
     """
     if workers < 1:
         raise InvalidOption(f"workers: at least 1 is needed, not {workers}")
-    processes = Workers(lambda: WorkerProcess("vaneb.study.workers", {}), min(workers, len(jobs)))
-
-    def rows_of(job: Job) -> list[Row]:
-        return processes.borrow(lambda process: process.ask(job)[0]["rows"])
-
+    processes = Workers("vaneb.study.workers", {}, min(workers, len(jobs)))
     try:
-        waiting = {processes.threads.submit(rows_of, job): job for job in jobs}
+        waiting = {processes.threads.submit(processes.ask, job): job for job in jobs}
         for done in as_completed(waiting):
-            yield waiting[done], done.result()
+            yield waiting[done], done.result()[0]["rows"]
     finally:
         processes.close()
 

@@ -20,7 +20,8 @@ def knn_per(network: Network, *, neighbours: int = 10, share: float = 0.5, **sgd
 
     Parameters
     ----------
-    neighbours : k; weights exp(-distance) between features, in units of the client's median distance.
+    neighbours : k; weights exp(-distance) between features.  The unit is the median distance of the client's
+        own images to their nearest k, so that what an image gets does not depend on others asked for with it.
     share : lambda in [0, 1].
     """
     if neighbours < 1 or not 0 <= share <= 1:
@@ -29,8 +30,11 @@ def knn_per(network: Network, *, neighbours: int = 10, share: float = 0.5, **sgd
     def predict(params: Params, data: ClientData, images: Tensor) -> Tensor:
         load_params(network, params)
         seen, known = features(network, images), features(network, data.images)
+        # The nearest of an image that the client has is that image itself.
+        own = torch.cdist(known, known).topk(min(neighbours + 1, len(data)), largest=False).values[:, 1:]
+        unit = own.median().clamp(min=1e-12) if own.numel() else 1.0
         distance, nearest = torch.cdist(seen, known).topk(min(neighbours, len(data)), largest=False)
-        weights = torch.softmax(-distance / distance.median().clamp(min=1e-12), dim=1)
+        weights = torch.softmax(-distance / unit, dim=1)
         votes = functional.one_hot(data.labels[nearest], data.n_classes) * weights[..., None]
         shares = torch.softmax(seen @ head_matrix(network, params).T, dim=1)
         return torch.log(share * votes.sum(1) + (1 - share) * shares + 1e-12)

@@ -8,7 +8,7 @@ import torch
 
 from vaneb.fl.algorithm import Algorithm, ClientData, Params, Rng
 from vaneb.fl.algorithms.common import local_training
-from vaneb.fl.network import Network, load_params, read_params
+from vaneb.fl.network import Network, begin_training, load_params, read_params
 from vaneb.fl.training import batches, gradients, only_plain, step
 from vaneb.fl.trees import Tree
 
@@ -37,9 +37,9 @@ def per_fedavg(
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         load_params(network, message["params"])
         moving = [network.tensors[name] for name in network.trainable_names]
-        network.module.train()
+        begin_training(network, min(len(data), batch_size))
         for _ in range(epochs):
-            passes = batches(data, batch_size, rng)
+            passes = batches(network, data, batch_size, rng)
             for inner in passes:
                 # A pass with an odd number of batches uses its last one for both steps.
                 outer = next(passes, inner)

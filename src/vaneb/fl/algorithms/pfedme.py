@@ -17,7 +17,7 @@ from vaneb.fl.algorithm import (
     average_params,
 )
 from vaneb.fl.algorithms.common import local_training
-from vaneb.fl.network import Network, load_params, read_params
+from vaneb.fl.network import Network, begin_training, load_params, read_params
 from vaneb.fl.training import batches, check_positive, gradients, only_plain, pull_to, pull_towards, step
 from vaneb.fl.trees import Tree
 
@@ -51,12 +51,12 @@ def pfedme(
 
     def client_update(message: Tree, data: ClientData, client_state: Tree, rng: Rng) -> tuple[Tree, Tree]:
         load_params(network, message["params"])
-        network.module.train()
+        begin_training(network, min(len(data), batch_size))
         theta = [network.tensors[name] for name in network.trainable_names]
         w = [message["params"][name].to(network.device, copy=True) for name in network.trainable_names]
         pull = pull_to(w, strength)
         for _ in range(epochs):
-            for images, labels in batches(data, batch_size, rng):
+            for images, labels in batches(network, data, batch_size, rng):
                 for _ in range(inner_steps):
                     direction = gradients(network, images, labels, theta)
                     with torch.no_grad():

@@ -1,5 +1,5 @@
 # Rscript real_sets.R FOLDER [EXTRA]: grouped data from R packages as CSV files with columns client, y, covariates,
-# test1 to test8.  Half of the rows, drawn with set.seed(1) to (8), are test rows.
+# test1 to test24.  Half of the rows, drawn with set.seed(1) to (24), are test rows.
 # EXTRA holds COUNT/medpar.csv, COUNT/azpro.csv, COUNT/rwm5yr.csv and HLMdiag/radon.csv: data of R packages, as CSV files,
 # and ml-100k/u.data: the 100,000 ratings of MovieLens.
 suppressPackageStartupMessages({library(lme4); library(mlmRev); library(nlme)})
@@ -10,7 +10,7 @@ put <- function(name, data, client, covariates, y) {
   data <- as.data.frame(data)
   rows <- data.frame(client = as.character(data[[client]]), y = data[[y]])
   for (c in covariates) rows[[c]] <- if (is.factor(data[[c]])) as.character(data[[c]]) else data[[c]]
-  for (split in 1:8) {
+  for (split in 1:24) {
     set.seed(split)
     rows[[paste0("test", split)]] <- as.integer(runif(nrow(rows)) < 0.5)
   }

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.grouped import mixed_kernels as kernels
-from vaneb.grouped.mixed_model import MOST, Centred, MixedModel, Moments, fit_moments
+from vaneb.grouped.mixed_model import MOST, Centred, MixedModel, Moments, fit_moments, posterior_means
 from vaneb.likelihood.base import Array
 from vaneb.local.client_sums import outer_sums
 from vaneb.local.data import GroupedRows
@@ -68,9 +68,7 @@ def fit_least_squares(centred: Centred, varying: Index, correlated: bool = True)
     moments = centred.moments
     correlated = correlated and enough_clients(len(varying), len(moments.cross))
     model = centred.model(varying, correlated=correlated)
-    points = centred.pooled + kernels.posterior_means(
-        moments.gram, moments.cross, model.varying, model.root, model.mean - centred.pooled
-    )
+    points = centred.pooled + posterior_means(moments, model.varying, model.root, model.mean - centred.pooled)
     return Fitted(model, moments, points, centred.pooled, correlated)
 
 
@@ -106,7 +104,7 @@ def fit_others(
             moments, varying, correlated=correlated, start=root, tolerance=1e-3, inverse=inverse
         )
         root, inverse = _off_zero(model.root), model.curvature
-        points = kernels.posterior_means(gram, cross, varying, model.root, model.mean)
+        points = posterior_means(moments, varying, model.root, model.mean)
         fitted = Fitted(model, moments, points, np.zeros(len(start)), correlated)
         found = np.einsum("np,np->n", design, points[rows.client_of_row])
         return found, kernels.index_variances(design, rows.starts, gram, varying, model.root, model.inverse)
@@ -206,7 +204,7 @@ def _by_expansion(
         moments = Moments(gram, cross, penalty=WIDEST**-2)
         model = fit_moments(moments, varying, correlated=correlated, start=root, tolerance=1e-3)
         root = _off_zero(model.root)
-        found = kernels.posterior_means(gram, moments.cross, varying, model.root, model.mean)
+        found = posterior_means(moments, varying, model.root, model.mean)
         step = np.clip(found - points, -FARTHEST, FARTHEST)
         if i and np.abs(step).max() < SETTLED * max(1.0, np.abs(points).max()):
             break

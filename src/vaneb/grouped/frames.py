@@ -128,13 +128,15 @@ def is_whole(values: pd.Series) -> bool:
 
 def as_flags(values: pd.Series, column: str) -> NDArray[np.bool_]:
     """0 / 1 or false / true as booleans; the column must have no missing values left."""
-    text = client_ids(values)
-    known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
-    flags = [known.get(one.strip().lower()) for one in text]
-    if None in flags:
-        bad = values.tolist()[flags.index(None)]
+    import pandas as pd
+
+    known = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+    codes, found = pd.factorize(client_ids(values))
+    flags = np.array([known.get(one.strip().lower(), -1) for one in found], dtype=np.intp)[codes]
+    if (flags < 0).any():
+        bad = values.tolist()[int(np.argmin(flags))]
         raise InvalidReport(f"column {column}: {bad!r} is neither 0 (fit) nor 1 (test). Recode it.")
-    return np.array(flags, dtype=bool)
+    return flags.astype(bool)
 
 
 def _sortable(values: pd.Series) -> Any:

@@ -10,24 +10,23 @@ Where a likelihood is not Gaussian, mean, standard deviation and skewness of eta
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Any, Self
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
 from vaneb.likelihood.base import Array
+from vaneb.population.conditioning import components_of
+from vaneb.population.lanes import lanes_of
 from vaneb.posterior import Posterior
 from vaneb.prior import Prior
 from vaneb.quantiles import quantiles_of_block
 
-#: Entries (row, component) in one block of work.
-ENTRIES = 1_000_000
+#: Entries of the components' covariances in one block of work.
+ENTRIES = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +64,11 @@ class KnownClients:
             posterior.covariance, third,
         )  # fmt: skip
 
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        return {name: k for k, name in enumerate(self.ids)}
-
     def positions(self, clients: NDArray[np.object_]) -> NDArray[np.intp]:
         """Position of each row's client; -1, which is the last, for clients that were not in the fit."""
-        return np.array([self._place.get(c, -1) for c in clients], dtype=np.intp)
+        import pandas as pd
+
+        return pd.Index(self.ids, dtype=object).get_indexer(clients)
 
     def index_quantiles(
         self, client: NDArray[np.intp], x: Array, probabilities: Array, noise: float = 0.0
@@ -87,7 +84,7 @@ class KnownClients:
         """
         out = np.empty((len(probabilities), len(x)))
         order = np.argsort(client, kind="stable")
-        step = max(1, ENTRIES // len(self.prior.weights))
+        step = max(1, ENTRIES // (len(self.prior.weights) * x.shape[1] ** 2))
         for start in range(0, len(x), step):
             rows = order[start : start + step]
             out[:, rows] = self._quantiles(client[rows], x[rows], probabilities, noise)
@@ -128,16 +125,18 @@ class KnownClients:
         return np.sort(found + (z**2 - 1) / 6 * skewness * sd, axis=0)
 
     def _components(self, client: NDArray[np.intp], x: Array) -> tuple[Array, Array, Array]:
-        """Shares, means and variances of the index in each component, (N, m) each; rows sorted by client."""
+        """Shares, means and variances of the index in each component, (N, m) each."""
         prior = self.prior
-        logs = np.log(np.maximum(prior.weights * prior.populations, 1e-300))
-        shares, at, spread = (np.empty((len(x), len(prior.weights))) for _ in range(3))
-        _index_components(
-            np.ascontiguousarray(self.estimates), np.ascontiguousarray(self.precision), logs,
-            np.ascontiguousarray(prior.atoms), np.ascontiguousarray(prior.roots),
-            np.asarray(prior.starts, dtype=np.int64), client, np.ascontiguousarray(x), shares, at, spread,
+        who, row = np.unique(client, return_inverse=True)
+        # Nothing is known of a client that was not in the fit.
+        precision = np.where(who[:, None, None] < 0, 0.0, self.precision[who])
+        _, shares, means, covariances = components_of(
+            lanes_of(self.estimates[who], precision), prior.weights * prior.populations,
+            np.ascontiguousarray(prior.atoms), np.ascontiguousarray(prior.roots), prior.starts, full=True,
         )  # fmt: skip
-        return shares, at, spread
+        squares = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        at = np.einsum("nmi,ni->nm", means[row], x)
+        return shares[row], at, np.einsum("nmi,ni->nm", covariances[row], squares)
 
     def interval(self, level: float) -> tuple[Array, Array]:
         """Of each coefficient of each client: lower (K, d), upper (K, d)."""
@@ -204,84 +203,3 @@ def _along(third: Array, x: Array) -> Array:
     """Third moments of x' theta, (2, N), from those of theta, (2, N, T)."""
     triples, orders = _triples(x.shape[1])
     return np.einsum("ant,nt->an", third, orders * x[:, triples].prod(axis=2))
-
-
-@njit(cache=True, nogil=True)
-def _index_components(estimates, precision, log_weights, mu, roots, starts, client, x, shares, at, spread):
-    """Mixtures of the index of rows, sorted by client: see ``lanes`` for the equations, client by client."""
-    m, d, r = roots.shape
-    means, solved, own = np.empty((m, d)), np.empty((m, r, d)), np.empty(m)
-    chol, b, e, pe, pr = np.empty((r, r)), np.empty(r), np.empty(d), np.empty(d), np.empty((d, r))
-    before = -2
-    for n in range(len(client)):
-        k = client[n]
-        if k != before:
-            before = k
-            for j in range(m):
-                root = roots[j]
-                if k < 0:
-                    means[j] = mu[j]
-                    solved[j] = root.T
-                    own[j] = log_weights[j]
-                    continue
-                for i in range(d):
-                    e[i] = estimates[k, i] - mu[j, i]
-                quadratic = 0.0
-                for i in range(d):
-                    pe[i] = 0.0
-                    for c in range(d):
-                        pe[i] += precision[k, i, c] * e[c]
-                    quadratic += e[i] * pe[i]
-                    for a in range(r):
-                        pr[i, a] = 0.0
-                        for c in range(d):
-                            pr[i, a] += precision[k, i, c] * root[c, a]
-                log_root = 0.0
-                # M = I + R' P R = C C'; b = R' P e
-                for a in range(r):
-                    b[a] = 0.0
-                    for i in range(d):
-                        b[a] += root[i, a] * pe[i]
-                    for c in range(a + 1):
-                        s = 1.0 if a == c else 0.0
-                        for i in range(d):
-                            s += root[i, a] * pr[i, c]
-                        for q in range(c):
-                            s -= chol[a, q] * chol[c, q]
-                        chol[a, c] = math.sqrt(max(s, 1e-300)) if a == c else s / chol[c, c]
-                    log_root += math.log(chol[a, a])
-                # rows of ``solved`` are C^{-1} R', and b becomes C^{-1} b
-                for a in range(r):
-                    for q in range(a):
-                        b[a] -= chol[a, q] * b[q]
-                    b[a] /= chol[a, a]
-                    quadratic -= b[a] * b[a]
-                    for i in range(d):
-                        s = root[i, a]
-                        for q in range(a):
-                            s -= chol[a, q] * solved[j, q, i]
-                        solved[j, a, i] = s / chol[a, a]
-                for i in range(d):
-                    means[j, i] = mu[j, i]
-                    for a in range(r):
-                        means[j, i] += solved[j, a, i] * b[a]
-                own[j] = log_weights[j] - log_root - 0.5 * quadratic
-            draws = len(starts) - 1
-            for s in range(draws):
-                part = own[starts[s] : starts[s + 1]]
-                part -= part.max()
-                part[:] = np.exp(part)
-                part /= part.sum() * draws
-        for j in range(m):
-            shares[n, j] = own[j]
-            centre = 0.0
-            for i in range(d):
-                centre += means[j, i] * x[n, i]
-            at[n, j] = centre
-            variance = 0.0
-            for a in range(r):
-                s = 0.0
-                for i in range(d):
-                    s += solved[j, a, i] * x[n, i]
-                variance += s * s
-            spread[n, j] = variance

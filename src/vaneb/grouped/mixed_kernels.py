@@ -106,68 +106,6 @@ def profile(gram, cross, varying, root):
 
 
 @njit(cache=True, nogil=True)
-def slope(rows_of, score_of, mean, inverse, variance, restricted):
-    """- sum_k e_k e_k' / sigma^2 - W_k T^{-1} W_k' (if ``restricted``), (r, r); e_k = s_k - W_k mu."""
-    n, r, d = rows_of.shape
-    out, left, half = np.zeros((r, r)), np.empty(r), np.empty(d)
-    for k in range(n):
-        for i in range(r):
-            s = score_of[k, i]
-            for b in range(d):
-                s -= rows_of[k, i, b] * mean[b]
-            left[i] = s
-        for i in range(r):
-            if restricted:
-                for b in range(d):
-                    s = 0.0
-                    for a in range(d):
-                        s += rows_of[k, i, a] * inverse[a, b]
-                    half[b] = s
-            for j in range(i + 1):
-                s = left[i] * left[j] / variance
-                if restricted:
-                    for b in range(d):
-                        s += half[b] * rows_of[k, j, b]
-                out[i, j] -= s
-                if i != j:
-                    out[j, i] -= s
-    return out
-
-
-@njit(cache=True, nogil=True)
-def posterior_means(gram, cross, varying, root, mean):
-    """E[theta_k | data], (K, d)."""
-    n, d = cross.shape
-    r = len(varying)
-    out = np.empty((n, d))
-    g, c, h, left = np.empty((r, d)), np.zeros((r, r)), np.empty(r), np.empty(d)
-    for k in range(n):
-        _half(gram[k], varying, root, g, c)
-        for i in range(d):
-            s = cross[k, i]
-            for b in range(d):
-                s -= gram[k, i, b] * mean[b]
-            left[i] = s
-            out[k, i] = mean[i]
-        _half_score(left, varying, root, c, h)
-        _solve_upper(c, h)
-        for i in range(r):
-            for j in range(r):
-                out[k, varying[i]] += root[i, j] * h[j]
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _solve_upper(c, h):
-    """C^{-1/2}' h, in place."""
-    for j in range(len(h) - 1, -1, -1):
-        s = h[j]
-        for b in range(j + 1, len(h)):
-            s -= c[b, j] * h[b]
-        h[j] = s / c[j, j]
-
-
-@njit(cache=True, nogil=True)
 def index_variances(design, starts, gram, varying, root, inverse):
     """Posterior variance of each row's index z'theta in units of sigma^2, (N,), theta_k and mu both unknown.
 
@@ -234,39 +172,6 @@ def tilted(values, a, y, offset, weight, mean, variance, t, n, nodes, logs):
         middle[i] = mean[i] + sd * first
         spread[i] = variance[i] * max(second / total - first * first, 1e-8)
     return constant, middle, spread
-
-
-@njit(cache=True, nogil=True)
-def standard_scores(gram, cross, varying, root, mean, variance):
-    """Scores L' Z'(y - Z mu) of each client over their standard deviations, (K, r), and how much of that is
-    the population's: 1 - 1 / C_jj, (K, r)."""
-    n, d = cross.shape
-    r = len(varying)
-    out, reliability = np.zeros((n, r)), np.zeros((n, r))
-    left, c = np.empty(d), np.empty((r, r))
-    for k in range(n):
-        a = gram[k]
-        for i in range(d):
-            s = cross[k, i]
-            for b in range(d):
-                s -= a[i, b] * mean[b]
-            left[i] = s
-        for i in range(r):
-            for j in range(r):
-                s = 0.0
-                for p in range(r):
-                    for q in range(r):
-                        s += root[p, i] * a[varying[p], varying[q]] * root[q, j]
-                c[i, j] = s  # C - I
-        for j in range(r):
-            s, v = 0.0, c[j, j]
-            for p in range(r):
-                s += root[p, j] * left[varying[p]]
-                v += c[j, p] * c[p, j]
-            if v > 1e-12:
-                out[k, j] = s / math.sqrt(v * variance)
-                reliability[k, j] = c[j, j] / (1 + c[j, j])
-    return out, reliability
 
 
 @njit(cache=True, nogil=True)

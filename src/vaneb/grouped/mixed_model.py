@@ -266,6 +266,17 @@ def deviance(
         variance, value = 1.0, log_det + quadratic
     value += restricted * float(np.log(np.maximum(values, floor)).sum())
     value += moments.penalty * float(np.sum(root**2))
-    slope = kernels.slope(rows_of, score_of, mean, inverse, variance, restricted)
-    slope += total[np.ix_(varying, varying)] + moments.penalty * np.eye(len(root))
+    left = score_of - rows_of @ mean
+    slope = total[np.ix_(varying, varying)] + moments.penalty * np.eye(len(root)) - left.T @ left / variance
+    if restricted:
+        slope -= np.einsum("kid,kjd->ij", rows_of @ inverse, rows_of)
     return float(value), 2 * slope @ root, float(variance), mean, inverse, slope
+
+
+def posterior_means(moments: Moments, varying: NDArray[np.intp], root: Array, mean: Array) -> Array:
+    """E[theta_k | data] = mu + L C_k^{-1} L' Z_k'(y_k - Z_k mu), (K, d)."""
+    inner = np.eye(len(root)) + root.T @ moments.gram[:, varying[:, None], varying] @ root
+    left = (moments.cross - moments.gram @ mean)[:, varying] @ root
+    out = np.tile(mean, (len(left), 1))
+    out[:, varying] += np.linalg.solve(inner, left[:, :, None])[:, :, 0] @ root.T
+    return out

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaneb.grouped import mixed_kernels as kernels
 from vaneb.grouped.choice import Fitted, fit_others
 from vaneb.grouped.gaussian_posterior import likely, sample_gaussians
 from vaneb.grouped.halves import first_halves
@@ -38,10 +37,15 @@ def looks_odd(fitted: Fitted) -> bool:
     population.  A client counts as much as it knows.
     """
     model, moments = fitted.model, fitted.moments
-    scores, reliability = kernels.standard_scores(
-        moments.gram, moments.cross, model.varying, model.root, model.mean - fitted.centre, model.variance
-    )
-    t, rho = scores, reliability
+    at, root = model.varying, model.root
+    # C - I, the scores L' Z'(y - Z mu), and their variances: the diagonal of (C - I) C.
+    inner = root.T @ moments.gram[:, at[:, None], at] @ root
+    scores = (moments.cross - moments.gram @ (model.mean - fitted.centre))[:, at] @ root
+    reliable = np.diagonal(inner, axis1=1, axis2=2)
+    variances = reliable + np.sum(inner**2, axis=1)
+    seen = variances > 1e-12
+    t = np.where(seen, scores / np.sqrt(np.where(seen, variances, 1.0) * model.variance), 0.0)
+    rho = np.where(seen, reliable / (1 + reliable), 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         skewness = (rho**1.5 * (t**3 - 3 * t)).sum(axis=0) / np.sqrt(6 * (rho**3).sum(axis=0))
         tails = (rho**2 * (t**4 - 6 * t**2 + 3)).sum(axis=0) / np.sqrt(24 * (rho**4).sum(axis=0))

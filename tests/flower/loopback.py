@@ -33,6 +33,8 @@ class Node:
     name: str = ""
     behave: Behaviour | None = None
     state: RecordDict = field(default_factory=RecordDict)
+    settings: Settings | None = None
+    """What a malicious server tells this node of the run."""
 
 
 @dataclass
@@ -87,7 +89,7 @@ class LoopbackGrid:
             node_id=node,
             node_config=value.node_config,
             state=value.state,
-            run_config=self.settings.to_run_config(),
+            run_config=(value.settings or self.settings).to_run_config(),
         )
 
         def genuine(question: Message) -> Message:

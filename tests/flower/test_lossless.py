@@ -277,7 +277,7 @@ def test_no_population_makes_one_row_all_of_a_loss(tmp_path):
         question = {"mean": np.array([0.0, mean]), "covariance": width * np.eye(2)}
         there = Population.of(question, 2, policy.farthest)
         point = site_sums("s", model, policy, there).whole.point
-        assert policy.weight_of_one(model, point) <= policy.largest_leverage
+        assert policy.shows(model, point) == 0
     near = Population.of({"mean": np.array([0.1, 0.4]), "covariance": np.eye(2)}, 2, policy.farthest)
     assert (
         np.abs(

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from flower.test_policy import PLAIN, Site, site
 from vaneb import InvalidReport, Prior
 from vaneb.flower import ledger
-from vaneb.flower.policy import Released, jointly
+from vaneb.flower.disclosure import Released, jointly
 from vaneb.flower.sums import MOST_CLIENTS, SiteSums
 
 __all__ = ["site"]

@@ -24,8 +24,9 @@ from vaneb.cli import app
 from vaneb.files import private_files
 from vaneb.flower import journal, ledger, processes, wire
 from vaneb.flower.client_app import FAILURES
+from vaneb.flower.disclosure import largest_leverage, rows_apart
 from vaneb.flower.exchange import Answer, Line
-from vaneb.flower.policy import Policy, largest_leverage, rows_apart
+from vaneb.flower.policy import Policy
 from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
 
@@ -36,12 +37,20 @@ N = 40
 POLE = f"(dose - {np.random.default_rng(7).normal(size=N)[17] - 1e-6:.9f})".replace("- -", "+ ")
 
 
+def above(place: int) -> str:
+    """A column that parts the rows between two neighbouring doses."""
+    doses = np.sort(np.random.default_rng(7).normal(size=N))
+    inner = f"(dose - {doses[place : place + 2].mean():.9f})".replace("- -", "+ ")
+    return f"I({inner} / abs({inner}))"
+
+
 @dataclasses.dataclass
 class Site:
     """One client with 40 rows, and whoever asks it."""
 
     folder: Path
     asked: list[LoopbackGrid] = dataclasses.field(default_factory=list)
+    wards: str = ""
 
     @property
     def data(self) -> Path:
@@ -58,7 +67,7 @@ class Site:
     def ask(self, settings: Settings, kind: str = "report", question: dict | None = None) -> Answer:
         """What comes back over the wire."""
         config = {"data": str(self.data), "client": "north", "folder": str(self.own)}
-        config |= {"policy": str(self.folder / "policy.toml")}
+        config |= {"policy": str(self.folder / "policy.toml"), "wards": self.wards}
         grid = LoopbackGrid({1: Node(config, name="north")}, settings)
         self.asked.append(grid)
         (answer,) = Line(grid, 5.0).ask(kind, {1: question or {}})
@@ -136,6 +145,16 @@ def test_an_honest_question_is_answered_and_written_down_first(site):
         # A response in which one row stands alone: the sum is what it has in another column.
         ({"formula": f"I(secret / {POLE}) ~ 1"}, "leverage of 1.00"),
         ({"formula": "exp(9 * secret) ~ dose"}, "leverage of 0.9|leverage of 1.00"),
+        # A covariate that is zero but in one row once it is multiplied with another column.
+        ({"formula": f"response ~ {above(19)} + secret + I(secret * {above(20)})"}, "leverage of 1.00"),
+        ({"formula": f"secret ~ {above(19)} + I(secret * {above(20)}) + response"}, "leverage of 1.00"),
+        # As many sums of a response as there are rows, with weights of the server's choice.
+        (
+            {"formula": "count ~ 0 + " + " + ".join(f"I(secret * dose ** {k})" for k in range(6))},
+            "leverage of",
+        ),
+        # The same in columns that part in their last digits only.
+        ({"formula": "response ~ secret + I(secret * (1 + 1e-9 * dose))"}, "last digits"),
         # Columns so large that their squares run over, or so small that they vanish.
         ({"formula": f"response ~ dose + I(1e200 / {POLE})"}, "leverage of 1.00"),
         ({"formula": f"response ~ dose + I(1e-200 / {POLE})"}, "leverage of 1.00"),
@@ -153,6 +172,34 @@ def test_models_from_which_rows_could_be_read(site, changes, words):
     for mode in ("evaluate", "secure"):
         box = {"lower": "0", "upper": "1", "precision_bound": 1.0}
         site.refuses(replace(PLAIN, **changes, **box, mode=mode), words, "evaluate", {"kind": "describe"})
+
+
+def test_the_sums_of_a_family_do_not_give_its_responses(site):
+    """The Hessian of the gamma family has y exp(-eta) x x': six coefficients, 21 equations, 18 rows."""
+    frame, rng = pd.read_csv(site.data).head(18), np.random.default_rng(5)
+    for name in ("dose", *"abcd"):
+        frame[name] = rng.uniform(-1, 1, size=len(frame))
+    frame["pay"] = np.exp(0.3 * frame.dose) * rng.uniform(0.5, 1.5, size=len(frame))
+    frame.to_csv(site.data, index=False)
+    gamma = replace(PLAIN, family="gamma", form="sums")
+    site.refuses(replace(gamma, formula="pay ~ dose + a + b + c + d"), "leverage of 1.00")
+    frame = pd.concat([frame] * 3)
+    frame = frame.assign(dose=rng.normal(size=54), pay=rng.gamma(2.0, np.exp(rng.normal(size=54) / 3)))
+    frame.to_csv(site.data, index=False)
+    assert site.ask(replace(gamma, formula="pay ~ dose")).content is not None
+
+
+def test_rows_are_told_apart_in_each_ward(site):
+    """Two rows in each of three wards are six; each ward's sums differ by two."""
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"ward": np.repeat(["a", "b", "c"], 20), "dose": rng.normal(size=60)})
+    frame["response"] = frame.dose + rng.normal(size=60)
+    frame["lab"] = rng.normal(size=60)
+    frame.loc[[3, 4, 23, 24, 43, 44], "lab"] = np.nan
+    frame.to_csv(site.data, index=False)
+    site.wards, sums = "ward", replace(PLAIN, form="sums")
+    assert site.ask(sums).content is not None
+    site.refuses(replace(sums, formula="response ~ dose + I(0 * lab)"), "2 rows differ from those of study")
 
 
 def test_too_few_rows(site):
@@ -188,6 +235,15 @@ def test_what_was_not_agreed(site, rules, changes, words):
 def test_spaces_do_not_make_another_formula(site):
     site.rules(formulas=("response ~ dose",))
     assert site.ask(replace(PLAIN, formula="response~dose")).content is not None
+    # But they do in the names of columns.
+    frame = pd.read_csv(site.data)
+    frame.assign(**{"a b": frame.dose, "ab": frame.secret}).to_csv(site.data, index=False)
+    site.rules(formulas=("response ~ `a b`",))
+    site.refuses(replace(PLAIN, formula="response ~ `ab`"), "not one of those")
+    site.refuses(replace(PLAIN, formula="response ~ ab"), "not one of those")
+    assert ledger.study_name(replace(PLAIN, formula="y ~ `a b`")) != ledger.study_name(
+        replace(PLAIN, formula="y ~ `ab`")
+    )
 
 
 def test_two_releases_do_not_differ_by_a_patient(site):
@@ -390,6 +446,26 @@ def test_nothing_leaves_before_a_person_has_read_it(site):
     assert "waits for a person" in site.ask(replace(PLAIN, formula="count ~ dose")).reason
 
 
+def test_what_was_not_read_does_not_take_the_place_of_what_was(site):
+    """The server asks for something else while a person reads: they would say yes to that."""
+    site.rules(review=True)
+    counts = replace(PLAIN, formula="count ~ dose", family="poisson", form="sums")
+    population = {"mean": np.zeros(2), "covariance": np.eye(2)}
+    assert "waits for a person" in site.ask(counts).reason
+    (path,) = site.own.glob("studies/*/release.json")
+    read = path.read_text()
+    assert "waits for a person" in site.ask(counts, "expand", population).reason
+    assert path.read_text() == read
+    ledger.approve(site.own, path.parent.name)
+    assert "waits for a person" in site.ask(counts, "expand", population).reason
+    assert site.ask(counts).content is not None
+    # It can be read next, and then it leaves.
+    assert "waits for a person" in site.ask(counts, "expand", population).reason
+    assert json.loads(path.read_text())["question"] == "expand"
+    ledger.approve(site.own, path.parent.name)
+    assert site.ask(counts, "expand", population).content is not None
+
+
 def test_a_study_of_many_exchanges_is_released_as_a_whole(site):
     site.rules(review=True)
     evaluate = replace(PLAIN, mode="evaluate")
@@ -437,6 +513,14 @@ def test_questions_without_end_do_not_fill_the_disk(site, monkeypatch):
     for _ in range(8):
         site.refuses(replace(PLAIN, formula="response ~ 0 + C(patient)"), "")
     assert sum(path.stat().st_size for path in site.own.glob("errors.log*")) < 10_000
+    # Nor does the ledger, of which nothing is ever taken out.
+    monkeypatch.setattr(ledger, "LARGEST", (site.own / ledger.LEDGER).stat().st_size)
+    site.refuses(replace(PLAIN, formula="response ~ 0 + C(patient)"), "")
+    for seed in range(20):
+        assert site.ask(replace(PLAIN, formula="response ~ 0 + C(patient)", seed=seed)).content is None
+    listed = [entry["unlisted"] for entry in ledger.read_ledger(site.own) if "unlisted" in entry]
+    assert listed == [1, 2, 4, 8, 16]
+    assert site.ask(PLAIN).content is not None
 
 
 # ---------------------------------------------------------------- the file itself

@@ -35,7 +35,9 @@ attempt("link", lambda: os.link(place["files"]["data"], place["home"] + "/copy")
 attempt("child", lambda: subprocess.run(["cat", place["files"]["data"]], check=True, capture_output=True))
 attempt("write beside", lambda: pathlib.Path(place["files"]["policy"]).write_text("review = false"))
 attempt("append to ledger", lambda: open(place["files"]["ledger"], "a").write("x"))
-attempt("write home", lambda: pathlib.Path(place["home"], "own").write_text("x"))
+attempt("write home", lambda: pathlib.Path(place["home"], "inside", "own").write_text("x"))
+attempt("link where others write", lambda: os.symlink(place["files"]["ledger"], place["home"] + "/gate.key"))
+attempt("another's log", lambda: os.rename(place["home"] + "/intruder.log", place["home"] + "/inside/log"))
 attempt("connect elsewhere", lambda: socket.create_connection(("127.0.0.1", place["elsewhere"]), 2).close())
 attempt("connect gate", lambda: socket.create_connection(("127.0.0.1", place["gate"]), 2).close())
 attempt("listen elsewhere", lambda: socket.create_server(("127.0.0.1", place["free"])).close())
@@ -78,10 +80,12 @@ def test_an_intruder_gets_nowhere(site, tmp_path):
         around = processes.around_supernode(home, processes.free_port(), ports[0], tmp_path / "key")
         log = home / "intruder.log"
         command = [sys.executable, "-I", "-c", INTRUDER, json.dumps(place)]
-        with processes.process(command, log, processes.environment(home), sandbox=around) as child:
+        inside = processes.environment(processes.inside(home))
+        with processes.process(command, log, inside, sandbox=around) as child:
             child.wait(20)
+        told = log.read_text()
         outside = subprocess.run(command, capture_output=True, text=True)
-    found, free = json.loads(log.read_text()), json.loads(outside.stdout)
+    found, free = json.loads(told), json.loads(outside.stdout)
     allowed = {"write home", "connect gate"}
     if sandbox.version() < sandbox.PORTS_FROM:
         allowed |= {"connect elsewhere", "listen elsewhere"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,7 @@ def test_secure_sums_arrive_masked_and_add_up(tmp_path):
         for k, node in enumerate(grid.nodes)
     }
     line = Line(grid, 20.0)
-    total, count, lost = secure_sum(line, _context(), tuple(grid.nodes), atoms, weights, 1)
+    total, count, lost = secure_sum(line, _context(), grid.settings, tuple(grid.nodes), atoms, weights, 1)
     assert (count, lost) == (5, {})
     step = 2 / levels_for(5)
     np.testing.assert_allclose(total, sum(parts.values()), atol=5 * step)
@@ -225,7 +226,8 @@ def other_atoms(message):
 
 
 def other_name(message):
-    announce(message, digest_of(np.ones((4, 2)), np.full(4, 0.25)))
+    other = settings_for("exact", mode="secure", **BOX)
+    announce(message, digest_of(np.ones((4, 2)), np.full(4, 0.25), other))
 
 
 def other_name_and_atoms(message):
@@ -253,15 +255,28 @@ def test_different_questions_to_different_clients_are_noticed(tmp_path, change, 
     grid.nodes[1000].behave = to_the_victim(change)
     line, question = Line(grid, 5.0), (cover(*box_of(settings), 4, seed=1), np.full(4, 0.25))
     if change is other_atoms:
-        assert 1000 in secure_sum(line, _context(), tuple(grid.nodes), *question, 1).lost
+        assert 1000 in secure_sum(line, _context(), grid.settings, tuple(grid.nodes), *question, 1).lost
     else:
         with pytest.raises(Lost) as lost:
-            secure_sum(line, _context(), tuple(grid.nodes), *question, 1)
+            secure_sum(line, _context(), grid.settings, tuple(grid.nodes), *question, 1)
         assert (lost.value.reasons.keys() == {1000}) == (change is no_name)
     for name in who:
         assert words in (tmp_path / name / "errors.log").read_text()
         entries = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
         assert [entry["event"] for entry in entries] == ["refused"]
+        assert not list((tmp_path / name).glob("studies/*/release.json"))
+
+
+def test_no_client_is_alone_in_its_box(tmp_path):
+    """In a box far away the others' parts are known numbers, and the sum less those is the victim's part."""
+    settings = settings_for("covariance", mode="secure", **GAUSSIAN)
+    grid = federation(tmp_path, settings, 5, atoms=False)
+    for node in (1001, 1002, 1003, 1004):
+        grid.nodes[node].settings = replace(settings, lower="50,50", upper="60,60")
+    with pytest.raises(Lost):
+        secure_sum(Line(grid, 5.0), _context(), settings, tuple(grid.nodes), *first_population(settings), 1)
+    for name in ("c1", "c2", "c3", "c4"):
+        assert "the question is not the one that was named" in (tmp_path / name / "errors.log").read_text()
         assert not list((tmp_path / name).glob("studies/*/release.json"))
 
 
@@ -324,7 +339,15 @@ def test_two_halves_cannot_be_told_different_stories(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 4)
         with pytest.raises(Lost):
-            secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
+            secure_sum(
+                Line(grid, 5.0),
+                _context(),
+                grid.settings,
+                tuple(grid.nodes),
+                np.zeros((2, 2)),
+                np.full(2, 0.5),
+                1,
+            )
     assert len(grid.errors) == 8
 
 
@@ -341,7 +364,15 @@ def test_both_masks_of_a_client_are_never_given(tmp_path):
     for node in grid.nodes.values():
         node.behave = to_the_victim(both)
     with pytest.raises(Lost):
-        secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
+        secure_sum(
+            Line(grid, 5.0),
+            _context(),
+            grid.settings,
+            tuple(grid.nodes),
+            np.zeros((2, 2)),
+            np.full(2, 0.5),
+            1,
+        )
     assert "both masks of a client" in (tmp_path / "c1" / "errors.log").read_text()
 
 
@@ -360,7 +391,15 @@ def test_a_sum_of_fewer_than_three_is_never_unmasked(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 2)
         with pytest.raises(Lost):
-            secure_sum(Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1)
+            secure_sum(
+                Line(grid, 5.0),
+                _context(),
+                grid.settings,
+                tuple(grid.nodes),
+                np.zeros((2, 2)),
+                np.full(2, 0.5),
+                1,
+            )
     assert len(grid.errors) == 3
 
 
@@ -398,7 +437,7 @@ def test_a_failure_under_secure_aggregation_tells_nothing(tmp_path):
     path = Path(grid.nodes[1000].node_config["data"])
     path.write_text(path.read_text() + "0.5,-31415.9265\n")
     total, count, lost = secure_sum(
-        Line(grid, 5.0), _context(), tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1
+        Line(grid, 5.0), _context(), settings, tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1
     )
     # The others' masks are lifted without it.
     assert count == 4

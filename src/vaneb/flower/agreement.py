@@ -1,7 +1,8 @@
 """Clients of a secure sum tell each other which question they answer.
 
-A server that asks different clients for sums at different atoms learns of single clients from the total.  So
-the server names the question (a digest of atoms and weights) when the sum is set up, and each client
+A server that asks different clients for sums at different atoms, or in different boxes, learns of single
+clients from the total.  So the server names the question (a digest of atoms, weights and the run's settings)
+when the sum is set up, and each client
 
 - seals the digest into what it sends to each of the others, under the key that the two of them share in
   Flower's SecAgg+, before it has seen the question itself;
@@ -11,12 +12,15 @@ the server names the question (a digest of atoms and weights) when the sum is se
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.flower.ledger import study_key
+from vaneb.flower.settings import Settings
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -26,11 +30,14 @@ RECORD, DIGEST = "vaneb.question", "sha256"
 SIZE = 32
 
 
-def digest_of(atoms: NDArray[np.float64], weights: NDArray[np.float64]) -> str:
-    """Stands for a question."""
+def digest_of(atoms: NDArray[np.float64], weights: NDArray[np.float64], settings: Settings) -> str:
+    """Stands for a question, and for what it depends on: the model, and the box of the parts.
+
+    In a box that is far from the others all parts but one client's are known.
+    """
     parts = [np.ascontiguousarray(part, "<f8") for part in (atoms, weights)]
-    shapes = repr([part.shape for part in parts]).encode()
-    return hashlib.sha256(shapes + b"".join(part.tobytes() for part in parts)).hexdigest()
+    about = json.dumps([study_key(settings), [part.shape for part in parts]], sort_keys=True).encode()
+    return hashlib.sha256(about + b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
 def announce(message: Message, question: str) -> None:
@@ -87,7 +94,8 @@ def opened(message: Message, context: Context, stage: str) -> None:
         if content[:SIZE] != own:
             raise InvalidOption("secure: another client was asked another question.")
         texts.append(content[SIZE:])
-    if bytes.fromhex(digest_of(*question_of(message.content))) != own:
+    settings = Settings.from_run_config(context.run_config)
+    if bytes.fromhex(digest_of(*question_of(message.content), settings)) != own:
         raise InvalidOption("secure: the question is not the one that was named.")
     record[Key.CIPHERTEXT_LIST] = texts
 

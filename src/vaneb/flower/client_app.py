@@ -36,14 +36,16 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.files import private_folder, write_atomically
 from vaneb.fl.naming import known_names_only
 from vaneb.flower import client_data, ledger, wire
+from vaneb.flower.disclosure import Released, row_marks
 from vaneb.flower.exchange import FAILED, TOKEN
 from vaneb.flower.journal import rotate
 from vaneb.flower.ledger import EXPANDED, Held, Study
-from vaneb.flower.policy import Policy, PolicyRefused, Released, row_marks
+from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
 from vaneb.flower.sums import Population, allowed, dispersion_of, own_halves, site_sums
 from vaneb.likelihood.base import Likelihood
+from vaneb.local.fit import fit_clients
 
 app = ClientApp()
 
@@ -125,17 +127,21 @@ class Place:
             study.keep_rows(rows)
         return name, model, likelihood()
 
-    def released(self, model: client_data.LocalModel) -> Released:
-        """The rows behind an answer."""
+    def released(self, model: client_data.LocalModel, *places: np.ndarray) -> Released:
+        """The rows behind an answer, of expansions at these places (K, d); without any, at the own fit."""
         _, whole, _, marks = self._fitted()
         rows, settings = model.rows, self.settings
         halves = settings.mode == "reports" and settings.form == SUMS
         first = own_halves(model, self.policy) if halves else np.ones(len(rows.design), dtype=bool)
-        # Under noise no sum of a column leaves.
-        design = np.hstack([rows.design, model.response])[:, : 0 if settings.epsilon else None]
+        design = np.hstack([rows.design, model.response])
+        if settings.epsilon:  # under noise no sum of a column leaves
+            told = design = design[:, :0]
+        else:
+            told = model.columns_told(*(places or (fit_clients(rows, model.family).theta,)))
         named = [int.from_bytes(hashlib.sha256(str(one).encode()).digest()[:8]) for one in rows.ids]
         clients = np.array(named, np.uint64)[rows.client_of_row]
-        return Released(marks[np.isin(whole.kept, model.kept)], clients, design, first)
+        besides = told[:, design.shape[1] :]
+        return Released(marks[np.isin(whole.kept, model.kept)], clients, design, first, besides)
 
     def _fitted(self) -> Any:
         """Found once for a file as it is; a process that is asked again need not fit again."""
@@ -185,7 +191,7 @@ def write_refusal(context: Context, question: str, error: Exception) -> None:
             reason = str(error) if isinstance(error, InvalidOption) else sentence_for(error)
             event = "held" if isinstance(error, Held) else "refused"
             asked = {key: str(value)[:200] for key, value in sorted(context.run_config.items()) if value}
-            ledger.enter(Path(folder), event, question=question, reason=reason[:500], asked=asked)
+            ledger.enter_refusal(Path(folder), event, question=question, reason=reason[:500], asked=asked)
 
 
 def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Message, Context], Message]]:
@@ -233,22 +239,25 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
     if mechanism is not None and kept is not None:
         return kept
     client, model = place.model()
-    rows = place.released(model)
-    if study is not None and not study.check_rows(rows) and kept is not None:
-        return kept
     if study is not None and mechanism is not None:
         if model.fewest_of_level or model.classes:
             raise PolicyRefused("formula: levels and classes have names, which no noise protects.")
         study.check_budget()
     answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
+    places = []
     if mechanism is None and place.settings.form == SUMS:
-        answer["report"] = site_sums(client, model, place.policy).to_wire()
+        sums = site_sums(client, model, place.policy)
+        places.append(sums.parts[0].point)
+        answer["report"] = sums.to_wire()
     else:
         one = client_data.local_report(model, place.settings)[0]
         if mechanism is not None:
             one = mechanism.release(one, np.random.default_rng())
             answer["design"] = ""
         answer["report"] = {**one.to_wire(), "id": client}
+    rows = place.released(model, *places)
+    if study is not None and not study.check_rows(rows) and kept is not None:
+        return kept
     if study is not None:
         study.count()
         study.keep_rows(rows)
@@ -269,13 +278,16 @@ def expand(question: wire.Tree, place: Place) -> dict[str, Any]:
     if study is not None and (kept := study.kept(EXPANDED)) is not None:
         return kept
     client, model = place.model()
-    if study is not None and (study.kept() is None or not study.check_rows(place.released(model))):
-        raise PolicyRefused("expand: no report of these rows has left.")
     answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
     population = Population.of(question, len(model.names), (place.policy or Policy()).farthest)
-    answer["report"] = site_sums(client, model, place.policy, population).to_wire()
+    sums = site_sums(client, model, place.policy, population)
+    answer["report"] = sums.to_wire()
     if study is not None:
+        rows = place.released(model, sums.parts[0].point)
+        if study.kept() is None or not study.check_rows(rows, EXPANDED):
+            raise PolicyRefused("expand: no report of these rows has left.")
         study.count()
+        study.keep_rows(rows, EXPANDED)
         study.keep(answer, EXPANDED)
     return answer
 

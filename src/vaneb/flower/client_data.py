@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vaneb.covariance.constant import ConstantDiagonal
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.flower.disclosure import products, weighted_columns
 from vaneb.flower.settings import Settings
 from vaneb.grouped.frames import as_pandas, canonical_order, client_ids, need_column
 from vaneb.likelihood.base import Likelihood
@@ -47,6 +48,8 @@ class LocalModel:
     """Whether the response is one of a few classes."""
     kept: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
     """Position of each row in the file."""
+    besides: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    """Columns besides the design's with which sums of products tell of a row, (N, m)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,6 +67,15 @@ class LocalModel:
         if self.classes or rows.response.ndim > 1:
             return np.zeros((len(rows.design), 0))
         return (rows.response - (rows.offset if self.family.name == "gaussian" else 0.0))[:, None]
+
+    @property
+    def is_least_squares(self) -> bool:
+        return self.family.name == "gaussian" and bool((self.rows.weight == self.rows.weight[0]).all())
+
+    def columns_told(self, *places: NDArray[np.float64]) -> NDArray[np.float64]:
+        """All columns with which sums are told of a row, of expansions at these places (K, d)."""
+        at = [weighted_columns(self.rows, self.family, theta) for theta in places]
+        return np.hstack([self.rows.design, self.response, self.besides, *at])
 
     def weighted(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
         """Columns, and residuals of numbers, times the roots of the rows' weights at ``theta`` (K, d)."""
@@ -83,7 +95,13 @@ class LocalModel:
     def some(self, mask: NDArray[np.bool_]) -> LocalModel:
         """Some of the rows."""
         levels = {column: own[mask] for column, own in self.levels.items()}
-        return replace(self, rows=self.rows.some_rows(mask), levels=levels, kept=self.kept[mask])
+        return replace(
+            self,
+            rows=self.rows.some_rows(mask),
+            levels=levels,
+            kept=self.kept[mask],
+            besides=self.besides[mask],
+        )
 
     def only(self, *clients: int) -> LocalModel:
         """Some of the clients."""
@@ -140,7 +158,7 @@ def local_model(frame: pd.DataFrame, settings: Settings, column: str = "") -> Lo
     levels = {column: sorted(map(str, known)) for column, known in design.levels.items()}
     coding = json.dumps([levels, [str(c) for c in design.coding.classes]], sort_keys=True)
     used = data.iloc[coded.kept]
-    return LocalModel(
+    model = LocalModel(
         rows,
         family,
         hashlib.sha256(coding.encode()).hexdigest()[:16],
@@ -148,6 +166,7 @@ def local_model(frame: pd.DataFrame, settings: Settings, column: str = "") -> Lo
         bool(design.coding.classes),
         order[coded.kept],
     )
+    return replace(model, besides=products(design, used, np.hstack([rows.design, model.response])))
 
 
 def local_report(model: LocalModel, settings: Settings) -> Reports:

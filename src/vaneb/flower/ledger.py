@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,8 @@ import numpy as np
 from vaneb.errors import InvalidOption
 from vaneb.files import private_folder, replacing, write_atomically
 from vaneb.flower import wire
-from vaneb.flower.policy import Policy, PolicyRefused, Released, rows_apart
+from vaneb.flower.disclosure import Released, fewest_apart
+from vaneb.flower.policy import Policy, PolicyRefused, squeezed
 from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
 
@@ -40,6 +42,9 @@ ROWS = "rows-*.npz"
 PRIVATE = "private"
 #: Arrays with more entries are written down by their digest.
 MOST_SHOWN = 10_000
+#: Bytes of a ledger from which on refusals are not listed one by one: a server may ask without end.
+LARGEST = 10 << 20
+_unlisted: Counter[Path] = Counter()
 #: What the first line of a ledger follows on.
 BEGINNING = "0" * 64
 
@@ -76,6 +81,17 @@ def enter(folder: Path, event: str, **about: Any) -> str:
         file.flush()
         os.fsync(file.fileno())
     return str(entry["digest"])
+
+
+def enter_refusal(folder: Path, event: str, **about: Any) -> None:
+    """Append that something was refused; in a large ledger the 1st, 2nd, 4th, 8th, ... with their number."""
+    path = folder / LEDGER
+    if path.exists() and path.stat().st_size > LARGEST:
+        _unlisted[path] += 1
+        about["unlisted"] = count = _unlisted[path]
+        if count & (count - 1):
+            return
+    enter(folder, event, **about)
 
 
 def read_ledger(folder: Path) -> Iterator[dict[str, Any]]:
@@ -123,7 +139,7 @@ def study_key(settings: Settings) -> dict[str, Any]:
     if settings.mode in ("evaluate", "secure"):
         names += ["likelihood", "lower", "upper", "precision_bound"]
     key = {name: getattr(settings, name) for name in names}
-    return key | ({"formula": "".join(settings.formula.split())} if "formula" in key else {})
+    return key | ({"formula": squeezed(settings.formula)} if "formula" in key else {})
 
 
 def study_name(settings: Settings) -> str:
@@ -179,7 +195,7 @@ class Study:
                 )
         write_atomically(path, (json.dumps(about, indent=1) + "\n").encode())
 
-    def check_rows(self, rows: Released) -> bool:
+    def check_rows(self, rows: Released, name: str = EXACT) -> bool:
         """Whether an answer may rest on these rows; False if what left before must be said again.
 
         Refused if another study has an answer from nearly the same rows: the difference tells of the few.
@@ -189,7 +205,7 @@ class Study:
         for path in sorted((self.folder / STUDIES).glob(f"*/{ROWS}")):
             with np.load(path, allow_pickle=False) as file:
                 before.append(Released(**file))
-            apart = rows_apart(before[-1].marks, rows.marks)
+            apart = fewest_apart(before[-1], rows)
             if 0 < apart < self.policy.changed_rows:
                 if path.parent == self.own and (self.own / EXACT).exists():
                     repeat = True
@@ -198,18 +214,19 @@ class Study:
                         f"data: {apart} rows differ from those of study {path.parent.name}; two answers "
                         f"would tell of them. This site wants {self.policy.changed_rows}."
                     )
-        if not repeat and before and not self._rows(rows).exists():
+        if not repeat and before and not self._rows(rows, name).exists():
             self.policy.check_together([rows, *before])
         return not repeat
 
-    def keep_rows(self, rows: Released) -> None:
-        if not self._rows(rows).exists():
-            with replacing(self._rows(rows)) as temporary, open(temporary, "wb") as file:
+    def keep_rows(self, rows: Released, name: str = EXACT) -> None:
+        if not self._rows(rows, name).exists():
+            with replacing(self._rows(rows, name)) as temporary, open(temporary, "wb") as file:
                 np.savez(file, **rows._asdict())
 
-    def _rows(self, rows: Released) -> Path:
+    def _rows(self, rows: Released, name: str) -> Path:
+        """Each answer has columns of its own, since it is about a place of its own."""
         digest = hashlib.sha256(np.sort(rows.marks).tobytes()).hexdigest()[:12]
-        return self.own / ROWS.replace("*", digest)
+        return self.own / ROWS.replace("*", digest if name == EXACT else f"{digest}-{Path(name).stem}")
 
     def kept(self, name: str = EXACT) -> dict[str, Any] | None:
         """What has left, or waits to leave."""
@@ -239,8 +256,10 @@ class Study:
         """Write down what leaves, before it leaves; ``Held`` if a person has not said yes."""
         content = {"study": self.name, "question": kind, "asks": study_key(self.settings), "leaves": answer}
         text = (json.dumps(plain(content), indent=1) + "\n").encode()
-        write_atomically(self.own / RELEASE, text)
         digest = hashlib.sha256(text).hexdigest()
+        # What waits stays as it is: a person says yes to what was read, not to what has come since.
+        if not (self.policy.review and self._waits()):
+            write_atomically(self.own / RELEASE, text)
         if self.policy.review and not self._approved(digest):
             raise Held(f"study {self.name}: waits for 'vaneb federate release {self.name}'.")
         about: dict[str, Any] = {"study": self.name, "question": kind, "sha256": digest, "bytes": len(text)}
@@ -248,12 +267,26 @@ class Study:
             about |= {"epsilon": self.settings.epsilon, "delta": self.settings.delta}
         enter(self.folder, "answered", **about)
 
+    def _waits(self) -> bool:
+        """Whether there is an answer on which nobody has decided."""
+        path = self.own / RELEASE
+        if not path.exists():
+            return False
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return not self._approved(digest) and digest not in answered(self.folder)
+
     def _approved(self, digest: str) -> bool:
         """A report is released as it was read; a study of many exchanges is released as a whole."""
         path = self.own / APPROVED
         if not path.exists():
             return False
         return self.settings.mode != "reports" or path.read_text().strip() == digest
+
+
+def answered(folder: Path) -> set[str]:
+    """Digests of all that has left."""
+    entries = read_ledger(folder) if (folder / LEDGER).exists() else ()
+    return {entry["sha256"] for entry in entries if entry["event"] == "answered"}
 
 
 def approve(folder: Path, study: str) -> Path:

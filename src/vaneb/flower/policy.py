@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.errors import InvalidOption
+from vaneb.flower.disclosure import Released, jointly, largest_leverage, part_in_last_digits
 from vaneb.flower.settings import FAMILIES, LIKELIHOODS, MODES, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from vaneb.flower.client_data import LocalModel
+
+
+#: Of sums that tell of a row only those who know all other rows, this much more is told.
+KNOWING = 10.0
 
 
 class PolicyRefused(InvalidOption):
@@ -139,7 +145,7 @@ class Policy:
             raise PolicyRefused(
                 f"likelihood {settings.likelihood}: this site answers {', '.join(self.likelihoods)} only."
             )
-        if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):
+        if self.formulas and squeezed(settings.formula) not in map(squeezed, self.formulas):
             raise PolicyRefused(f"formula {settings.formula!r:.80}: not one of those that this site answers.")
 
     def agreed(self, frame: pd.DataFrame, settings: Settings, wards: str = "") -> pd.DataFrame:
@@ -180,34 +186,54 @@ class Policy:
                 raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
         if response.ndim == 2 and not (events := int(response[:, -1].sum())) >= few:
             raise PolicyRefused(f"response: {events} events; this site wants {few}.")
-        leverage = max(largest_leverage(np.hstack([design, model.response])), self.weight_of_one(model))
-        if leverage > self.largest_leverage:
+        if leverage := self.shows(model):
             raise PolicyRefused(
                 f"formula: a row has a leverage of {leverage:.2f}, so that its numbers show in the fit; "
                 f"this site accepts {self.largest_leverage:g}."
             )
+        if part_in_last_digits(np.hstack([design, model.response])):
+            raise PolicyRefused(
+                "formula: columns part in their last digits only. Centre them, or leave one out."
+            )
 
-    def weight_of_one(self, model: LocalModel, theta: np.ndarray | None = None) -> float:
-        """Largest leverage of a row with the weight that it has at ``theta``, by default at the own fit.
+    def shows(self, model: LocalModel, *places: np.ndarray) -> float:
+        """Leverage of a row that shows in sums at the own fit and at these places (K, d); 0 if none does.
 
         An offset, a number of trials, or a place far away makes one row all of a weighted sum.
         """
         from vaneb.local.fit import fit_clients
 
-        if model.family.name == "gaussian" and (model.rows.weight == model.rows.weight[0]).all():
-            return 0.0
-        at = fit_clients(model.rows, model.family).theta if theta is None else theta
-        return largest_leverage(model.weighted(at))
+        columns, at = [np.hstack([model.rows.design, model.response])], places
+        if not model.is_least_squares:
+            at = (fit_clients(model.rows, model.family).theta, *places)
+            columns.append(model.weighted(at[-1]))
+        if (leverage := max(map(largest_leverage, columns))) > self.largest_leverage:
+            return leverage
+        leverage = largest_leverage(model.columns_told(*at))
+        return leverage if leverage > self.largest_told else 0.0
+
+    @property
+    def largest_told(self) -> float:
+        """Largest leverage among all columns with which sums are told.
+
+        Closer to 1 than among the model's own: who uses the others knows every other number of these rows.
+        """
+        return 1 - (1 - self.largest_leverage) / KNOWING
 
     def check_together(self, releases: Sequence[Released]) -> None:
         """Refuse the first of these releases if rows could be read from all of them."""
-        for joint in jointly(releases, lambda one: one.columns):
-            if (leverage := largest_leverage(joint)) > self.largest_leverage:
-                raise PolicyRefused(
-                    f"formula: with what has left before, a row has a leverage of {leverage:.2f}; this site "
-                    f"accepts {self.largest_leverage:g}."
-                )
+        for name, most in (("columns", self.largest_leverage), ("told", self.largest_told)):
+            for joint in jointly(releases, operator.attrgetter(name)):
+                if (leverage := largest_leverage(joint)) > most:
+                    raise PolicyRefused(
+                        f"formula: with what has left before, a row has a leverage of {leverage:.2f}; this "
+                        f"site accepts {self.largest_leverage:g}."
+                    )
         for joint in jointly(releases, lambda one: one.design):
+            if part_in_last_digits(joint):
+                raise PolicyRefused(
+                    "formula: columns part from those of what has left before in their last digits only."
+                )
             if len(joint) < self.rows_per_coefficient * (rank := int(np.linalg.matrix_rank(joint))):
                 raise PolicyRefused(
                     f"formula: with what has left before, {rank} coefficients for {len(joint)} rows; this "
@@ -244,78 +270,9 @@ class Policy:
         return "\n".join(lines) + "\n"
 
 
-def largest_leverage(design: np.ndarray) -> float:
-    """max_i x_i' (X'X)^+ x_i."""
-    # On a scale on which rounding does not decide what is zero; squares of a column may run over, or vanish.
-    for size in (lambda x: np.abs(x).max(axis=0, initial=0.0), lambda x: np.sqrt((x**2).sum(axis=0))):
-        scale = size(design)
-        design = design / np.where(scale > 0, scale, 1.0)
-    left, values, _ = np.linalg.svd(design, full_matrices=False)
-    # What parts two columns counts down to what their sums cannot show.
-    kept = values > values.max(initial=0.0) * max(design.shape) * np.finfo(float).eps
-    return float((left[:, kept] ** 2).sum(axis=1).max(initial=0.0))
-
-
-class Released(NamedTuple):
-    """Rows behind a release: their marks, whose they are, their coded columns and response, and which are a
-    first half."""
-
-    marks: np.ndarray
-    clients: np.ndarray
-    design: np.ndarray
-    first: np.ndarray
-
-    @property
-    def columns(self) -> np.ndarray:
-        """Those whose sums leave, apart for each half."""
-        first = self.first[:, None]
-        return np.hstack([self.design * first, self.design * ~first]) if not first.all() else self.design
-
-
-def jointly(releases: Sequence[Released], columns: Callable[[Released], np.ndarray]) -> Iterator[np.ndarray]:
-    """For each client of the first release its rows in all of them, with the columns of all of them.
-
-    Whoever has the sums of columns with the response has those of all their combinations.
-    """
-    keys = [_numbered(one.marks) for one in releases]
-    for client in np.unique(releases[0].clients):
-        whose = [one.clients == client for one in releases]
-        rows = np.unique(np.concatenate([key[own] for key, own in zip(keys, whose, strict=True)]))
-        parts = []
-        for key, own, one in zip(keys, whose, releases, strict=True):
-            values = columns(one)
-            parts.append(np.zeros((len(rows), values.shape[1])))
-            parts[-1][np.searchsorted(rows, key[own])] = values[own]
-        yield np.hstack(parts)
-
-
-def _numbered(marks: np.ndarray) -> np.ndarray:
-    """Marks that tell rows apart that are the same, by their number."""
-    order = np.argsort(marks, kind="stable")
-    ranks = np.empty(len(marks), np.uint64)
-    ranks[order] = np.arange(len(marks)) - np.searchsorted(marks[order], marks[order])
-    return marks + ranks * np.uint64(0x9E3779B97F4A7C15)
-
-
-def row_marks(frame: Any) -> np.ndarray:
-    """One number for each row, by which the rows of two releases are compared."""
-    import pandas as pd
-
-    if not len(frame.columns):
-        raise InvalidReport("data: has no columns.")
-    plain = frame.astype({column: str for column in frame.select_dtypes("object").columns})
-    return pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
-
-
-def rows_apart(first: np.ndarray, second: np.ndarray) -> int:
-    """Rows that are in one of two releases and not in the other."""
-    marks, place = np.unique(np.concatenate([first, second]), return_inverse=True)
-    signs = np.concatenate([np.ones(len(first)), -np.ones(len(second))])
-    return int(np.abs(np.bincount(place, signs, len(marks))).sum())
-
-
-def _squeezed(formula: str) -> str:
-    return "".join(formula.split())
+def squeezed(formula: str) -> str:
+    """Without spaces, which mean something in quoted names only."""
+    return formula.strip() if set(formula) & set("`'\"") else "".join(formula.split())
 
 
 def _read_value(place: str, default: Any, value: Any) -> Any:

@@ -289,12 +289,22 @@ def supernode_command(
     return [*command, "--node-config", config]
 
 
-def around_supernode(home: Path, port: int, gate: int, key: Path | None) -> Sandbox:
-    """What a SuperNode and its apps need: programs, their own folder, key and port, and the gate's."""
+def inside(home: Path) -> Path:
+    """All that Flower's processes at a site may write to.
+
+    Files of those outside are not in it: there they could be made links to others, such as the ledger.
+    """
+    return private_folder(home / "inside")
+
+
+def around_supernode(
+    home: Path, port: int, gate: int, key: Path | None, files: Sequence[Path] = ()
+) -> Sandbox:
+    """What a SuperNode and its apps need: programs, key and ``files``, a folder, and two ports."""
     programs, parents = program_files()
     tools = Path(program("flower-supernode")).parent
-    readable = (*programs, tools, *([] if key is None else [key.resolve()]))
-    return Sandbox(readable, (private_folder(home),), parents, (port, gate))
+    readable = (*programs, tools, *files, *([] if key is None else [key.resolve()]))
+    return Sandbox(readable, (inside(private_folder(home)),), parents, (port, gate))
 
 
 def program(name: str) -> str:

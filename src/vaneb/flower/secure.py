@@ -201,7 +201,13 @@ class SecureSum(NamedTuple):
 
 
 def secure_sum(
-    line: Line, context: Context, nodes: tuple[int, ...], atoms: Array, weights: Array, number: int
+    line: Line,
+    context: Context,
+    settings: Settings,
+    nodes: tuple[int, ...],
+    atoms: Array,
+    weights: Array,
+    number: int,
 ) -> SecureSum:
     """The sum by SecAgg+, in four exchanges; ``Lost`` if too few clients are left at the end."""
     from flwr.app import ConfigRecord
@@ -232,7 +238,7 @@ def secure_sum(
     legacy = LegacyContext(context=context, strategy=Collect())
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: number})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(question, True)
-    watched = WatchedGrid(line, digest_of(atoms, weights))
+    watched = WatchedGrid(line, digest_of(atoms, weights, settings))
     workflow = SecAggPlusWorkflow(
         num_shares=1.0,
         reconstruction_threshold=shares_needed(len(nodes)),
@@ -364,7 +370,7 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archi
         number, question = begun[0], begun[1:]
     while number < settings.iterations:
         try:
-            found = secure_sum(line, context, nodes, *question, number + 1)
+            found = secure_sum(line, context, settings, nodes, *question, number + 1)
         except Lost as error:
             # Too few for the masks that were shared out: once more, among those that are left.
             nodes = left_of(error.reasons)

@@ -321,7 +321,7 @@ def _too_far(
     far = ~(_distances(fits, places - fits.theta, population.dispersion) <= population.farthest + 1)
     if policy is not None:
         for k in map(int, np.flatnonzero(~far)):
-            far[k] = policy.weight_of_one(model.only(k), places[k : k + 1]) > policy.largest_leverage
+            far[k] = policy.shows(model.only(k), places[k : k + 1]) > 0
     return far
 
 

@@ -55,7 +55,7 @@ class Node:
 
     @property
     def home(self) -> Path:
-        """For Flower's own files."""
+        """For certificates and logs; what Flower's own processes write is ``inside``."""
         return self.folder / (f"flower-{self.number + 1}" if self.number else "flower")
 
     def refreshed(self) -> Node:
@@ -66,9 +66,9 @@ class Node:
         context = newest_context(authority, own, self.key, lambda one: not checks.greeted(self.server, one))
         return replace(self, context=context)
 
-    def sandbox(self, port: int = 0, gate: int = 0) -> Sandbox:
+    def sandbox(self, port: int = 0, gate: int = 0, files: Sequence[Path] = ()) -> Sandbox:
         """In which its SuperNode runs, and all that this starts."""
-        return processes.around_supernode(self.home, port, gate, self.key)
+        return processes.around_supernode(self.home, port, gate, self.key, files)
 
     @property
     def log(self) -> Path:
@@ -176,17 +176,20 @@ def _stay(
     failed, answered, looked, warned = _changed(errors), None, 0.0, ""
     with contextlib.ExitStack() as stack:
         gate, address, security, trusted = None, node.server, processes.Security(), None
+        readable: list[Path] = []
         if node.context is not None:
             host, _ = checks.split_address(node.server)
             gate, address, shown = stack.enter_context(open_gate(home, node.server, host, node.context))
             security = processes.Security(authority=shown)
             trusted = home / "trusted.yaml"
             trusted.write_text(gate.trusted())
+            readable = [shown, trusted]
         port = processes.free_port()
         config = {"client": node.name, KEEPER: node.keeper}
         command = processes.supernode_command(address, port, security, config, node.key, trusted)
-        env = processes.environment(home, {"TMPDIR": str(private_folder(home / "tmp"))})
-        around = node.sandbox(port, int(address.rpartition(":")[2]))
+        own = processes.inside(home)
+        env = processes.environment(own, {"TMPDIR": str(private_folder(own / "tmp"))})
+        around = node.sandbox(port, int(address.rpartition(":")[2]), readable)
         child = stack.enter_context(processes.process(command, node.log, env, sandbox=around))
         near = False
         stack.callback(connected, node.server, False)

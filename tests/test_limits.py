@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
@@ -129,6 +131,22 @@ def test_limits_that_are_none_are_refused_by_client(tmp_path: Path, row: str) ->
     result = CliRunner().invoke(app, ["check", str(path)])
     assert result.exit_code == 2
     assert "1 problem\n" in result.output
+
+
+def test_what_is_no_number_is_said_once(tmp_path: Path) -> None:
+    path = written(tmp_path, "study,estimate,lower,upper\na,n.a.,0.3,0.7\nb,0.2,0.1,0.3\n")
+    result = CliRunner().invoke(app, ["check", str(path)])
+    assert "1 problem\n" in result.output
+    assert "row 1, column estimate: 'n.a.' is not a number" in result.output
+
+
+def test_a_missing_limit_of_a_parquet_file_is_said_once(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    columns = {"s": ["a", "b"], "estimate": [0.5, 0.2], "lower": [0.3, None], "upper": [0.7, 0.3]}
+    pq.write_table(pa.table(columns), path)
+    result = CliRunner().invoke(app, ["check", str(path)])
+    assert "1 problem\n" in result.output
+    assert "client 'b', columns lower, estimate, upper: nan, 0.2, 0.3 are not" in result.output
 
 
 def test_ratios_must_be_positive(tmp_path: Path) -> None:

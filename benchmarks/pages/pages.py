@@ -49,6 +49,17 @@ def counts(rng: np.random.Generator) -> pd.DataFrame:
     )
 
 
+def trials(rng: np.random.Generator) -> pd.DataFrame:
+    """Odds ratios of 14 trials with confidence limits, as a paper prints them."""
+    towns = ["Oslo", "Turin", "Leeds", "Porto", "Gent", "Lyon", "Basel"]
+    towns += ["Graz", "Turku", "Malmö", "Riga", "Cork", "Nice", "Bonn"]
+    log_ratio = np.where(rng.random(14) < 1 / 3, -0.9, 0.0) + 0.1 * rng.standard_normal(14)
+    se = rng.uniform(0.15, 0.6, 14)
+    estimate = log_ratio + se * rng.standard_normal(14)
+    limits = {"OR": estimate, "lower": estimate - 1.96 * se, "upper": estimate + 1.96 * se}
+    return pd.DataFrame({"trial": towns} | {name: np.exp(value).round(2) for name, value in limits.items()})
+
+
 def ten(rng: np.random.Generator) -> pd.DataFrame:
     """Ten effects of each of 150 clinics, which are of two kinds."""
     kind = (rng.random(150) < 0.3)[:, None]
@@ -122,6 +133,7 @@ PAGES = {
         "-o counts_out.csv --report counts.html",
         counts,
     ),
+    "trials": Page("personalize trials.csv -o trials_out.csv --report trials.html", trials),
     "ten": Page(
         "personalize ten.csv --estimate 'b_*' --se 'se_*' -o ten_out.csv --report ten.html",
         ten,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +64,7 @@ def as_standard_errors(
     problem: Callable[[str], object],
     scale: str | None = None,
     expected: Sequence[str] | None = None,
+    told: Collection[int] = (),
 ) -> tuple[pa.Table, Layout]:
     """The table with standard errors in place of limits, and the layout that uses them.
 
@@ -73,6 +74,7 @@ def as_standard_errors(
     problem : told of each client whose limits do not enclose its estimate; its error becomes null
     scale : "given" or "log"; by default the one on which the limits are symmetric
     expected : names of the parameters, in the order that is wanted
+    told : rows whose problems are known already
     """
     if found.noise != LIMITS or found.limits_level is None:  # which limits always have
         return table, found
@@ -84,7 +86,7 @@ def as_standard_errors(
         wanted = scale
         if expected is not None and {name, f"{LOG}{name}"} & set(expected):
             wanted = "given" if name in expected else "log"
-        numbers = _enclosing(table, found.client, (low, column, high), wanted == "log", problem)
+        numbers = _enclosing(table, found.client, (low, column, high), wanted == "log", problem, told)
         off_centre = _off_centre(*numbers)
         logs = _log(numbers[0]), _log(numbers[1]), _log(numbers[2])
         off_centre_of_logs = _off_centre(*logs)
@@ -131,13 +133,14 @@ def _enclosing(
     columns: tuple[str, str, str],
     ratio: bool,
     problem: Callable[[str], object],
+    told: Collection[int],
 ) -> tuple[Array, Array, Array]:
     """Lower limit, estimate, upper limit of each client; NaN where they are not in this order."""
     lower, estimate, upper = (numbers_of(table, column) for column in columns)
     with np.errstate(invalid="ignore"):
         fine = (lower <= estimate) & (estimate <= upper) & (lower < upper) & (upper < np.inf)
         fine &= lower > (0 if ratio else -np.inf)
-    for k in np.flatnonzero(~fine):
+    for k in sorted({*np.flatnonzero(~fine).tolist()} - {*told}):
         numbers = ", ".join(f"{column[k]:g}" for column in (lower, estimate, upper))
         problem(
             f"client {str(table[client][k])!r}, columns {', '.join(columns)}: {numbers} are not a lower "

@@ -123,9 +123,14 @@ def _searched(
             table = opened.numbers(found.used, found.client)
             numbers = list(range(1, table.num_rows + 1))
         client_type_of(table[found.client].type, found.client)
-        table, used = as_standard_errors(table, found, problems.append, scale=scale)
-        # What is no number was complained about, and is not missing as well.
-        readable = {c: np.flatnonzero(table[c].is_valid().to_numpy()) for c in used.used}
+        # Null is what is no number, of which was told; what is missing in a text is NaN.
+        told: set[int] = set()
+        if isinstance(opened, TextTable):
+            told = {int(k) for c in found.used for k in np.flatnonzero(table[c].is_null().to_numpy())}
+        table, used = as_standard_errors(table, found, problems.append, scale=scale, told=told)
+        made = set(used.used) - set(found.used)
+        judged = used.used if isinstance(opened, TextTable) else made
+        readable = {c: np.flatnonzero(table[c].is_valid().to_numpy()) for c in judged}
         columns = layout.columns_of(table, used)
     except VanebError as error:
         problems.append(str(error))

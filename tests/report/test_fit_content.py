@@ -20,6 +20,7 @@ from vaneb.report import fit, fit_content, grouped_content, page
 from vaneb.report.calibration import probability_transforms
 from vaneb.report.embed import as_json, numbers
 from vaneb.report.gap_map import gap_at, gap_map
+from vaneb.report.quantities import ratio_of
 from vaneb.theory import gap
 
 
@@ -348,3 +349,21 @@ def test_what_the_command_notes_is_on_the_page_once_and_as_a_sentence() -> None:
     assert content["notes"][-1] == "Rows are few."
     assert len(content["notes"]) == len(model.notes_) + 1
     assert all(note[0].isupper() and note.endswith(".") for note in content["notes"])
+
+
+def test_a_ratio_is_its_logarithm_on_another_scale():
+    rng = np.random.default_rng(5)
+    logs = np.where(np.arange(20) < 5, 1.0, 0.0) + 0.2 * rng.standard_normal(20)
+    reports = Reports(logs, standard_errors=np.full(20, 0.2), names=["log_OR"])
+    model = VANEB().fit(reports)
+    content = fit_content(model, model.personalize(reports), reports, outcome=ratio_of("OR"))
+    clients = content["clients"]
+    assert clients["parameters"] == ["OR", "log_OR"]
+    assert content["opens"] == 0
+    assert clients["differs"][0] == clients["differs"][1]
+    assert clients["rank"][0] == clients["rank"][1]
+    assert any(clients["differs"][0])
+    for name in ("own", "own_lower", "own_upper"):
+        assert_allclose(clients[name][0], np.exp(clients[name][1]), rtol=1e-4)
+    for name in ("mean", "lower", "upper"):  # of draws, here and there
+        assert_allclose(clients[name][0], np.exp(clients[name][1]), rtol=0.05)

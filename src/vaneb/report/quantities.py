@@ -119,8 +119,10 @@ class ShownQuantity:
         if joint.counted is not None:
             top = 1.0 if joint.counted == "binomial" else np.inf
             self.own_lower, self.own_upper = (np.clip(v, 0, top) for v in (self.own_lower, self.own_upper))
+        # Ratios are compared as logarithms, as `vaneb decide` would.
+        compared, own = (plain.values, self.link_own) if quantity.link == "ratio" else (values, self.own)
         self.decisions = Decisions(
-            quantity.name, joint.ids, values, self.own, self.link_error, plain.n, plain.counted
+            quantity.name, joint.ids, compared, own, self.link_error, plain.n, plain.counted
         )
         self.flags = self.decisions.flags()
         self.ranks = self.decisions.ranks(level)

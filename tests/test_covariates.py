@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import kstest
+from typer.testing import CliRunner
 
 import vaneb
+from vaneb.cli import app
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.report.calibration import probability_transforms
 
 
 def clients(seed: int = 3, k: int = 50) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -112,11 +118,91 @@ def test_covariates_at_one_end_only_and_discrete_populations() -> None:
     z, _, x, variance = clients()
     reports = vaneb.Reports(x[:, None], standard_errors=np.sqrt(variance)[:, None])
     model = vaneb.VANEB(population="gaussian").fit(reports, covariates=z)
-    with pytest.raises(InvalidOption, match="fitted with them"):
+    with pytest.raises(InvalidOption, match="fitted with z1, z2"):
         model.personalize(reports)
-    with pytest.raises(InvalidReport, match="the fit had 2"):
+    with pytest.raises(InvalidReport, match="the fit had z1, z2"):
         model.personalize(reports, covariates=z[:, :1])
     with pytest.raises(InvalidOption, match="fitted without"):
         vaneb.VANEB(population="gaussian").fit(reports).personalize(reports, covariates=z)
     with pytest.raises(InvalidOption, match="no centre to move"):
         vaneb.VANEB(population="discrete").fit(reports, covariates=z)
+
+
+def test_a_saved_population_knows_its_covariates(tmp_path: Path) -> None:
+    z, _, x, variance = clients()
+    frame = pd.DataFrame(z, columns=["age", "share"])
+    reports = vaneb.Reports(x[:, None], standard_errors=np.sqrt(variance)[:, None])
+    model = vaneb.VANEB().fit(reports, covariates=frame)
+    post = model.personalize(reports, covariates=frame)
+    for name in ("prior.json", "prior.parquet"):
+        model.prior_.save(tmp_path / name)
+        prior = vaneb.Prior.load(tmp_path / name)
+        again = vaneb.VANEB.from_prior(prior)
+        assert_allclose(again.personalize(reports, covariates=frame).mean, post.mean)
+        assert_allclose(again.effects_.mean, model.effects_.mean)
+        assert again.effects_.covariates == ("age", "share")
+        with pytest.raises(InvalidOption, match="fitted with age, share"):
+            again.personalize(reports)
+        with pytest.raises(InvalidReport, match="got share, age"):
+            again.personalize(reports, covariates=frame[["share", "age"]])
+    # Among clients with average covariates the centre is where the line is at their means.
+    average = prior.of_average_client()
+    assert average.dimension == prior.parameters == 1
+    assert average.mean[0] == pytest.approx(2 + 0.08 * z[:, 0].mean() - 1.5 * z[:, 1].mean(), abs=0.5)
+    assert len(repr(post)) < 200
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"names": ["a"], "centre": [0.0]}, "scale missing"),
+        ({"names": ["a"], "centre": [0.0], "scale": [0.0]}, "positive scale"),
+        ({"names": ["a", "b"], "centre": [0.0, 1.0], "scale": [1.0, 1.0]}, "do not fit"),
+    ],
+)
+def test_a_file_with_wrong_covariates_is_refused(wrong: dict, message: str) -> None:
+    wire = vaneb.Prior(np.zeros((1, 2)), [1.0], np.eye(2)).to_wire()
+    with pytest.raises(InvalidReport, match=message):
+        vaneb.Prior.from_wire(wire | {"covariates": wrong})
+
+
+def test_on_the_command_line_with_a_page_and_a_saved_population(tmp_path: Path) -> None:
+    z, _, x, variance = clients()
+    table = pd.DataFrame({"client": np.arange(len(x)), "theta_effect": x, "se_effect": np.sqrt(variance)})
+    table["age"], table["share"] = z[:, 0], z[:, 1]
+    table.to_csv(tmp_path / "in.csv", index=False)
+    run, source = CliRunner().invoke, str(tmp_path / "in.csv")
+    first = run(
+        app,
+        ["personalize", source, "-o", str(tmp_path / "a.csv"), "--client-covariates", "age,share"]
+        + ["--prior-out", str(tmp_path / "p.json"), "--report", str(tmp_path / "page.html"), "-q"],
+    )
+    assert first.exit_code == 0, first.output
+    page = (tmp_path / "page.html").read_text()
+    assert "clients with average covariates (age, share)" in page
+    assert "With one unit more of age, the expected effect changes by 0.0" in page
+    given = [
+        "personalize",
+        source,
+        "-o",
+        str(tmp_path / "b.csv"),
+        "--prior-in",
+        str(tmp_path / "p.json"),
+        "-q",
+    ]
+    assert run(app, given).exit_code == 0
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    other = run(app, [*given, "--client-covariates", "age"])
+    assert other.exit_code == 2
+    assert "was fitted with age, share" in " ".join(other.output.split())
+
+
+def test_the_page_judges_clients_by_the_line_at_their_own_covariates() -> None:
+    """Seen without covariates, reports far from the middle would lie in the tails."""
+    z, _, x, variance = clients(k=300)
+    reports = vaneb.Reports(x[:, None], standard_errors=np.sqrt(variance)[:, None])
+    post = vaneb.VANEB(population="gaussian").fit(reports, covariates=z).personalize(reports, covariates=z)
+    values = probability_transforms(post, reports, (0,))[:, 0]
+    assert kstest(values, "uniform").pvalue > 0.05
+    covered = np.quantile(np.abs(values - 0.5), 0.9)
+    assert covered == pytest.approx(0.45, abs=0.02)

@@ -18,7 +18,7 @@ from vaneb.errors import InvalidReport
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.recoded import Recoded
 from vaneb.posterior import Correction, Pieces, Posterior, Summary
-from vaneb.prior import Prior
+from vaneb.prior import Covariates, Prior
 
 
 class Effects(NamedTuple):
@@ -31,61 +31,61 @@ class Effects(NamedTuple):
     """Posterior standard deviation, shape (d, q)."""
 
 
-@dataclass(frozen=True, eq=False)
-class CovariateCoding:
-    """Covariates as a fit saw them."""
+def augmented(likelihood: Likelihood, known: Covariates, covariates: Any) -> Any:
+    """The clients as functions of (u, B), B by columns: what the sampler of populations needs.
 
-    names: tuple[str, ...]
-    """(q,)"""
-    centre: Array
-    scale: Array
-    parameters: tuple[str, ...]
-    """Names of the d parameters; empty where they have none."""
-
-    def coded(self, covariates: Any, n_clients: int) -> Array:
-        """Centred and scaled, (K, q)."""
-        names, values = _columns(covariates, n_clients)
-        if len(names) != len(self.names):
-            raise InvalidReport(
-                f"covariates: {len(names)} columns; the fit had {len(self.names)}: {', '.join(self.names)}."
-            )
-        return (values - self.centre) / self.scale
-
-    def augmented(self, likelihood: Likelihood, covariates: Any) -> Any:
-        """The clients as functions of (u, B), B by columns: what the sampler of populations needs.
-
-        theta_k = T_k (u, B), T_k = (I, z_k1 I, z_k2 I, ...), shape (d, D).
-        """
-        n, d = likelihood.n_clients, likelihood.dimension
-        extended = np.hstack([np.ones((n, 1)), self.coded(covariates, n)])
-        maps = np.einsum("kq,ij->kiqj", extended, np.eye(d))
-        return Recoded(likelihood, maps.reshape(n, d, -1))
-
-    def varying(self, d: int) -> NDArray[np.bool_]:
-        """Coordinates of (u, B) in which clients differ."""
-        return np.arange(d * (1 + len(self.names))) < d
-
-    def parameter_names(self, d: int) -> tuple[str, ...]:
-        """Of (u, B)."""
-        own = self.parameters or tuple(f"theta{i + 1}" for i in range(d))
-        return (*own, *(f"{name}:{z}" for z in self.names for name in own))
-
-    def effects(self, prior: Prior) -> Effects:
-        q = len(self.names)
-        d = prior.dimension // (1 + q)
-        draws = prior.atoms[prior.starts[:-1], d:].reshape(-1, q, d).transpose(0, 2, 1) / self.scale
-        return Effects(self.names, draws.mean(axis=0), draws.std(axis=0))
-
-    def posterior(
-        self, likelihood: Likelihood, covariates: Any, prior: Prior, *, ids=(), names=(), status=()
-    ) -> Posterior:
-        """Posterior of theta_k."""
-        own = tuple(names) or prior.names[: likelihood.dimension]
-        augmented = self.augmented(likelihood, covariates)
-        return CovariatePosterior(likelihood, prior, tuple(ids), own, tuple(status), augmented)
+    theta_k = T_k (u, B), T_k = (I, z_k1 I, z_k2 I, ...), shape (d, D); z is centred and scaled.
+    """
+    n, d = likelihood.n_clients, likelihood.dimension
+    names, values = _columns(covariates, n)
+    if len(names) != len(known.names) or (hasattr(covariates, "columns") and names != known.names):
+        raise InvalidReport(
+            f"covariates: got {', '.join(names)}; the fit had {', '.join(known.names)}. Give the same, in "
+            "this order."
+        )
+    extended = np.hstack([np.ones((n, 1)), (values - known.centre) / known.scale])
+    maps = np.einsum("kq,ij->kiqj", extended, np.eye(d))
+    return Recoded(likelihood, maps.reshape(n, d, -1))
 
 
-def learn_covariates(covariates: Any, n_clients: int, parameters: tuple[str, ...]) -> CovariateCoding:
+def varying(d: int, known: Covariates) -> NDArray[np.bool_]:
+    """Coordinates of (u, B) in which clients differ."""
+    return np.arange(d * (1 + len(known.names))) < d
+
+
+def parameter_names(own: tuple[str, ...], known: Covariates) -> tuple[str, ...]:
+    """Of (u, B)."""
+    return (*own, *(f"{name}:{z}" for z in known.names for name in own))
+
+
+def effects_of(prior: Prior) -> Effects | None:
+    """B in the covariates' own units; ``None`` where there are no covariates."""
+    if prior.covariates is None:
+        return None
+    known, d = prior.covariates, prior.parameters
+    draws = (
+        prior.atoms[prior.starts[:-1], d:].reshape(-1, len(known.names), d).transpose(0, 2, 1) / known.scale
+    )
+    return Effects(known.names, draws.mean(axis=0), draws.std(axis=0))
+
+
+def posterior_with(
+    likelihood: Likelihood, prior: Prior, covariates: Any, *, ids=(), names=(), status=()
+) -> Posterior:
+    """Posterior of theta_k under a population that knows covariates."""
+    assert prior.covariates is not None
+    if likelihood.dimension != prior.parameters:
+        raise InvalidReport(
+            f"the clients have {likelihood.dimension} parameters, the prior has {prior.parameters}: "
+            "it was fitted on another model"
+        )
+    own = tuple(names) or prior.names[: likelihood.dimension]
+    return CovariatePosterior(
+        likelihood, prior, tuple(ids), own, tuple(status), augmented(likelihood, prior.covariates, covariates)
+    )
+
+
+def learn_covariates(covariates: Any, n_clients: int) -> Covariates:
     """Centre and scale of (K, q) covariates."""
     names, values = _columns(covariates, n_clients)
     centre, scale = values.mean(axis=0), values.std(axis=0)
@@ -99,7 +99,7 @@ def learn_covariates(covariates: Any, n_clients: int, parameters: tuple[str, ...
             f"covariates {', '.join(names)}: one of them follows from the others, or clients are fewer than "
             "covariates. Leave one out."
         )
-    return CovariateCoding(names, centre, scale, tuple(parameters))
+    return Covariates(names, centre, scale)
 
 
 def _columns(covariates: Any, n_clients: int) -> tuple[tuple[str, ...], Array]:
@@ -136,7 +136,7 @@ def _columns(covariates: Any, n_clients: int) -> tuple[tuple[str, ...], Array]:
     return names, out
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CovariatePosterior(Posterior):
     """Posterior of theta_k = u_k + B z_k: that of (u_k, B), seen through T_k."""
 
@@ -179,6 +179,15 @@ class CovariatePosterior(Posterior):
     @property
     def _exact(self) -> bool:
         return self.likelihood.is_gaussian
+
+    @cached_property
+    def population(self) -> Prior:
+        return self.prior.of_average_client()
+
+    def centres(self, rows: slice) -> Array:
+        assert self.augmented is not None
+        some = self.augmented.take(rows)
+        return some.theta(np.broadcast_to(self.prior.atoms, (some.n_clients, *self.prior.atoms.shape)))
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         assert self.augmented is not None

@@ -7,7 +7,7 @@ Every estimator follows scikit-learn's conventions: options are stored as given,
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Self
 
@@ -15,7 +15,15 @@ import numpy as np
 
 from vaneb.adamix import adamix
 from vaneb.blocks import one_blas_thread
-from vaneb.covariates import CovariateCoding, Effects, learn_covariates
+from vaneb.covariates import (
+    Effects,
+    augmented,
+    effects_of,
+    learn_covariates,
+    parameter_names,
+    posterior_with,
+    varying,
+)
 from vaneb.display import Shown
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.likelihood.base import Array, Likelihood
@@ -151,7 +159,6 @@ class VANEB(Estimator):
 
     prior_: Prior
     effects_: Effects | None
-    coding_: CovariateCoding
     sampling_: Sampling | None
     notes_: tuple[str, ...]
     certificate_: Certificate | None
@@ -162,7 +169,7 @@ class VANEB(Estimator):
     def from_prior(cls, prior: Prior) -> Self:
         """A model with a prior that was fitted before: it personalises, it need not be fitted."""
         model = cls()
-        model.prior_ = prior
+        model.prior_, model.effects_ = prior, effects_of(prior)
         return model
 
     @property
@@ -187,18 +194,20 @@ class VANEB(Estimator):
                 raise InvalidOption(
                     "covariates: a discrete population has no centre to move. Choose another population."
                 )
-            self.coding_ = coding = learn_covariates(covariates, likelihood.n_clients, names)
+            known, d = learn_covariates(covariates, likelihood.n_clients), likelihood.dimension
+            own = names or tuple(f"theta{i + 1}" for i in range(d))
             with one_blas_thread():
-                self.prior_, self.sampling_ = sample_populations(
-                    coding.augmented(likelihood, covariates),
+                prior, self.sampling_ = sample_populations(
+                    augmented(likelihood, known, covariates),
                     single=self.kind == "gaussian",
                     seed=self.seed,
                     options=self.options,
-                    names=coding.parameter_names(likelihood.dimension),
+                    names=parameter_names(own, known),
                     progress=progress,
-                    varying=coding.varying(likelihood.dimension),
+                    varying=varying(d, known),
                 )
-            self.effects_ = coding.effects(self.prior_)
+            self.prior_ = replace(prior, covariates=known)
+            self.effects_ = effects_of(self.prior_)
             return self
         with one_blas_thread():
             if self.kind == "discrete":
@@ -227,15 +236,16 @@ class VANEB(Estimator):
         ``covariates`` as in ``fit``, where there were any.
         """
         _need(self, "prior_")
-        coding = self.coding_ if getattr(self, "effects_", None) is not None else None
-        if (coding is None) != (covariates is None):
+        known = self.prior_.covariates
+        if (known is None) != (covariates is None):
             raise InvalidOption(
                 "covariates: the population was fitted without. Leave them out."
-                if coding is None
-                else "covariates: the population was fitted with them. Give those of these clients, too."
+                if known is None
+                else f"covariates: the population was fitted with {', '.join(known.names)}. Give those of "
+                "these clients, too."
             )
-        if coding is not None:
-            return coding.posterior(self._likelihood(clients), covariates, self.prior_, **labels(clients))
+        if known is not None:
+            return posterior_with(self._likelihood(clients), self.prior_, covariates, **labels(clients))
         return posterior(self._likelihood(clients), self.prior_, **labels(clients))
 
     def check(self) -> None:

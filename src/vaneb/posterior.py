@@ -107,6 +107,15 @@ class Posterior(Shown):
     def __len__(self) -> int:
         return self.likelihood.n_clients
 
+    @property
+    def population(self) -> Prior:
+        """Where clients come from; where they have covariates, clients with average ones."""
+        return self.prior
+
+    def centres(self, rows: slice) -> Array:
+        """Centres of the components, as a block of clients sees them, (1 or K, m, d)."""
+        return self.prior.atoms[None]
+
     @cached_property
     def _view(self) -> ConstantGaussian:
         return view_of(self.likelihood, self.prior)
@@ -377,7 +386,7 @@ class Posterior(Shown):
 
     def __repr__(self) -> str:
         return (
-            f"Posterior({len(self)} clients, {self.prior.dimension} parameters, "
+            f"Posterior({len(self)} clients, {self.population.dimension} parameters, "
             f"average shrinkage {self.shrinkage.mean():.2f})"
         )
 
@@ -401,6 +410,11 @@ def _spread_points(dimension: int) -> tuple[Array, Array]:
 
 def posterior(likelihood: Likelihood, prior: Prior, *, ids=(), names=(), status=()) -> Posterior:
     """Posterior of the clients behind ``likelihood`` under ``prior``."""
+    if prior.covariates is not None:
+        raise InvalidReport(
+            f"the population was fitted with covariates of the clients, {', '.join(prior.covariates.names)}. "
+            "Personalise with VANEB.from_prior(prior).personalize(reports, covariates=...)"
+        )
     if likelihood.dimension != prior.dimension:
         raise InvalidReport(
             f"the clients have {likelihood.dimension} parameters, the prior has {prior.dimension}: "

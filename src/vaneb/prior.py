@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,14 @@ KINDS = ("discrete", "gaussian", "mixture")
 SHARED = 1.5
 #: Share of clients below which a component is not spoken of as a group.
 SMALL = 0.02
+
+
+class Covariates(NamedTuple):
+    """Covariates of clients as a fit saw them: centred and scaled, (z - centre) / scale, each (q,)."""
+
+    names: tuple[str, ...]
+    centre: Array
+    scale: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +66,9 @@ class Prior(Shown):
         What the fit does not know of the places of atoms, as variances; discrete populations only.
     draw : (m,) whole numbers from 0, in ascending order, or None
         The population that each component belongs to; ``None`` where there is one population.
+    covariates : Covariates or None
+        Of the clients, theta_k = u_k + B z_k, where there are any: this is then the population of (u, B), B
+        by columns, and all clients of a population have the same B.  See ``of_average_client``.
     """
 
     atoms: Array
@@ -67,6 +78,7 @@ class Prior(Shown):
     clients: int | None = None
     atom_variances: Array | None = None
     draw: NDArray[np.intp] | None = None
+    covariates: Covariates | None = None
 
     def __post_init__(self) -> None:
         atoms = validation.as_numbers(self.atoms, "atoms of a prior")
@@ -99,6 +111,8 @@ class Prior(Shown):
             object.__setattr__(self, "atom_variances", variances)
         if self.draw is not None:
             object.__setattr__(self, "draw", _checked_draw(self.draw, self.weights))
+        if self.covariates is not None:
+            object.__setattr__(self, "covariates", _checked_covariates_of(self.covariates, atoms.shape[1]))
 
     @property
     def kind(self) -> str:
@@ -123,6 +137,19 @@ class Prior(Shown):
     def dimension(self) -> int:
         """d, the number of parameters of a client."""
         return self.atoms.shape[1]
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of a client without the effects of its covariates."""
+        return self.dimension // (1 + len(self.covariates.names) if self.covariates else 1)
+
+    def of_average_client(self) -> Prior:
+        """The population of theta among clients with average covariates; itself where there are none."""
+        if self.covariates is None:
+            return self
+        d, spread = self.parameters, self.covariances
+        inner = None if spread is None else spread[:, :d, :d]
+        return Prior(self.atoms[:, :d], self.weights, inner, self.names[:d], self.clients, None, self.draw)
 
     @property
     def mean(self) -> Array:
@@ -229,6 +256,7 @@ class Prior(Shown):
             "clients": self.clients,
             "atom_variances": None if self.atom_variances is None else self.atom_variances.tolist(),
             "draw": None if self.draw is None else self.draw.tolist(),
+            "covariates": None if self.covariates is None else _plain(self.covariates),
         }
 
     @classmethod
@@ -249,6 +277,7 @@ class Prior(Shown):
             wire.get("clients"),
             wire.get("atom_variances") if wire[covariances] is None else None,
             wire.get("draw"),
+            wire.get("covariates"),
         )
 
     def save(self, path: str | Path) -> None:
@@ -320,6 +349,31 @@ def _checked_draw(draw: Any, weights: Array) -> NDArray[np.intp]:
     if not np.allclose(totals, 1 / len(totals), rtol=1e-6):
         raise InvalidReport("weights of a prior: must have the same sum in each of the populations")
     return index
+
+
+def _plain(covariates: Covariates) -> dict[str, Any]:
+    names, centre, scale = covariates
+    return {"names": list(names), "centre": centre.tolist(), "scale": scale.tolist()}
+
+
+def _checked_covariates_of(given: Any, dimension: int) -> Covariates:
+    """From ``Covariates`` or their wire form; ``dimension`` is that of (u, B)."""
+    if not isinstance(given, Covariates):
+        if not isinstance(given, dict) or not isinstance(given.get("names"), list):
+            raise InvalidReport("covariates of a prior: expected an object with a list of names")
+        if missing := set(Covariates._fields) - given.keys():
+            raise InvalidReport(f"covariates of a prior: {', '.join(sorted(missing))} missing")
+        given = Covariates(*(given[field] for field in Covariates._fields))
+    names = tuple(map(str, given.names))
+    centre = validation.as_numbers(given.centre, "centre of the covariates of a prior")
+    scale = validation.as_numbers(given.scale, "scale of the covariates of a prior")
+    if not (centre.shape == scale.shape == (len(names),) and names and (scale > 0).all()):
+        raise InvalidReport("covariates of a prior: expected a name, a centre and a positive scale for each")
+    if dimension % (1 + len(names)):
+        raise InvalidReport(
+            f"covariates of a prior: {len(names)} covariates do not fit atoms with {dimension} numbers"
+        )
+    return Covariates(names, centre, scale)
 
 
 def _checked_covariances(given: Any, m: int, d: int) -> Array:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vaneb.estimators import VANEB
     from vaneb.held_out import HeldOutScores
     from vaneb.posterior import Posterior
+    from vaneb.prior import Prior
 
 Solver = StrEnum("Solver", {"CERTIFIED": "certified", "PSEUDO_EM": "pseudo-em", "GRID": "grid"})
 
@@ -118,27 +119,22 @@ def personalize(
             _by_blocks(reports, out, prior_in, prior_out, wanted, level, ray, quiet)
             return
         described = tuple(c.strip() for c in (client_covariates or "").split(",") if c.strip())
-        if described and (prior_in is not None or prior_out is not None):
-            raise InvalidOption(
-                "--client-covariates: a population with covariates is not saved or loaded yet. Leave "
-                "--prior-in and --prior-out out."
-            )
         if compare and (described or prior_in is not None):
             raise InvalidOption(
                 "--compare fits populations without covariates to parts of the clients. Leave it out, or "
                 "leave --client-covariates and --prior-in out."
             )
-        if described and report is not None:
-            raise InvalidOption("--client-covariates: pages do not show covariates yet. Leave --report out.")
         from vaneb.dialect import TextOptions
         from vaneb.prior import Prior
         from vaneb.tables import read_reports, results_table, rounded
 
         prior = None if prior_in is None else Prior.load(prior_in)
+        if prior is not None:
+            described = _covariates_of(prior, described)
         table = read_reports(
             reports,
             variance_function,
-            names=prior.names if prior else None,
+            names=prior.names[: prior.parameters] if prior else None,
             choice=options.column_choice(client, estimate, se, variance, limits, n),
             options=TextOptions(sep, decimal, encoding),
             covariates=described,
@@ -195,6 +191,18 @@ def personalize(
                 personalize_json(model, posterior, results, table.notes, level, bool(missed), scores)
             )
         finish(missed)
+
+
+def _covariates_of(prior: Prior, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that a saved population asks for."""
+    known = prior.covariates.names if prior.covariates else ()
+    if given and given != known:
+        said = f"was fitted with {', '.join(known)}" if known else "knows no covariates"
+        raise InvalidOption(
+            f"--client-covariates {','.join(given)}: the population of --prior-in {said}. Leave the option "
+            "out: the columns are then found by their names."
+        )
+    return known
 
 
 def _too_large(reports: Path) -> bool:

@@ -27,24 +27,23 @@ def probability_transforms(posterior: Posterior, reports: Reports | None, shown:
     own = np.zeros((1, len(index)))
     if prior.covariances is not None:
         own = np.diagonal(prior.covariances, axis1=1, axis2=2)[:, index]
-    atoms = prior.atoms[:, index]
     out = np.full(estimates.shape, np.nan)
     for rows in blocks(len(posterior), ROWS):
         if isinstance(posterior.likelihood, ConstantGaussian):
             errors = standard_errors(posterior.likelihood.local_precision()[rows])[:, None, index]
         elif reports is not None:
-            errors = _errors_at(reports.take(rows), prior.atoms)[:, :, index]
+            errors = _errors_at(reports.take(rows), posterior.centres(rows))[:, :, index]
         else:
             return np.zeros((len(posterior), 0))
-        z = (estimates[rows][:, None, :] - atoms) / np.sqrt(errors**2 + own)
+        z = (estimates[rows][:, None, :] - posterior.centres(rows)[:, :, index]) / np.sqrt(errors**2 + own)
         out[rows] = np.einsum("m,kmi->ki", prior.weights, ndtr(z))
         out[rows][~np.isfinite(errors).all(axis=1)] = np.nan
     return out
 
 
 def _errors_at(reports: Reports, atoms: Array) -> Array:
-    """Standard errors (K, m, d) of the estimates, had each atom been the truth."""
-    unit = reports.covariance.precision(atoms[None])
+    """Standard errors (K, m, d) of the estimates, had each atom (1 or K, m, d) been the truth."""
+    unit = reports.covariance.precision(atoms)
     precision = unit * reports.n.reshape(-1, *(1,) * (unit.ndim - 1))
     flat = precision.reshape(-1, *precision.shape[2:])
     return standard_errors(flat).reshape(*precision.shape[:2], -1)

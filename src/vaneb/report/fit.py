@@ -63,7 +63,7 @@ def fit_content(
     client : what clients are, such as "hospital".
     outcome : what clients' parameters say of the outcome itself, on its own scale.
     """
-    prior = posterior.prior
+    prior = posterior.population
     clients = _chosen_clients(posterior)
     room = max(1, MOST_NUMBERS // max(len(clients), 1))
     axes = coordinates(prior, posterior.mean, min(MOST_PARAMETERS, room))
@@ -92,6 +92,7 @@ def fit_content(
         "notes": [
             *(words.sentence(note) for note in dict.fromkeys((*notes, *getattr(model, "notes_", ())))),
             *_notes(posterior, axes.shown, len(clients), noun[1]),
+            *words.of_covariates(getattr(model, "effects_", None), posterior.names, noun[1]),
         ],
         "reading": list(reading),
         "details": _details(model, posterior, noun, seconds),
@@ -181,10 +182,10 @@ def _notes(posterior: Posterior, shown: tuple[int, ...], clients: int, many: str
             f"The page holds {clients:,} of {len(posterior):,} {many}: flagged ones and others evenly "
             "spaced. Numbers in the sentence above are of all; so is the table that was written."
         )
-    if len(shown) < posterior.prior.dimension:
+    if len(shown) < posterior.population.dimension:
         notes.append(
-            f"The page shows the first {len(shown)} of {posterior.prior.dimension} parameters, and principal "
-            "components of all of them."
+            f"The page shows the first {len(shown)} of {posterior.population.dimension} parameters, and "
+            "principal components of all of them."
         )
     return notes
 
@@ -201,13 +202,13 @@ def _seen(posterior: Posterior, reports: Reports | None, one: str) -> str:
         return f"the likelihood of each {one}'s own rows"
     if reports is not None and not isinstance(reports.covariance, ConstantDiagonal | ConstantFull):
         return f"each {one}'s estimate, whose variance is a function of the parameter"
-    noise = "standard error" if posterior.prior.dimension == 1 else "covariance"
+    noise = "standard error" if posterior.population.dimension == 1 else "covariance"
     return f"each {one}'s estimate and its {noise}"
 
 
 def _details(model: VANEB, posterior: Posterior, noun: tuple[str, str], seconds: float | None) -> str:
     """What the population was taken for, how sure that is, and what it cost."""
-    prior, d = posterior.prior, posterior.prior.dimension
+    prior, d = posterior.population, posterior.population.dimension
     parts = [
         f"{len(posterior):,} {_plural_of(noun, len(posterior))} with **{d} {_plural('parameter', d)}** each. "
         f"Their population is {_population(prior)}. On average, the others take away "
@@ -258,7 +259,7 @@ def _plural(word: str, count: int) -> str:
 
 def _ranges(axes: Coordinates, own: NDArray[np.float64], posterior: Posterior) -> NDArray[np.float64]:
     """Where pictures look, (2, q): at the clients, less those that nobody is near, and at the atoms."""
-    prior = posterior.prior
+    prior = posterior.population
     usual = np.array([UNEXPLAINED not in flag for flag in posterior.flag])
     usual = usual if usual.any() else ~usual
     ranges = window(axes.of(posterior.mean[usual]), axes.of(own))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 from vaneb.report.quantities import ShownQuantity
 
 if TYPE_CHECKING:
+    from vaneb.covariates import Effects
     from vaneb.grouped.scores import HeldOut
     from vaneb.posterior import Posterior
 
@@ -161,10 +163,24 @@ def _gain(shown: ShownQuantity, held_out: HeldOut | None, one: str, level: float
     return f"The median {level:.0%} interval is {length} that from the {one}'s own data."
 
 
+def of_covariates(effects: Effects | None, names: Sequence[str], many: str) -> list[str]:
+    """What covariates of the clients do to the centre of the population; nothing where there are none."""
+    if effects is None:
+        return []
+    notes = [f"The population is drawn for {many} with average covariates ({', '.join(effects.covariates)})."]
+    for i, covariate in enumerate(effects.covariates):
+        changes = (
+            f"{name} changes by {number(mean)} (sd {number(sd)})"
+            for name, mean, sd in zip(names, effects.mean[:, i], effects.sd[:, i], strict=True)
+        )
+        notes.append(f"With one unit more of {covariate}, the expected {', '.join(changes)}.")
+    return notes
+
+
 def methods(posterior: Posterior, noun: tuple[str, str], level: float, seen: str) -> str:
     """To paste into a paper."""
     one, many = noun
-    prior = posterior.prior
+    prior = posterior.population
     over = f"The distribution of the parameters over {many}"
     if prior.covariances is None:
         population = (

@@ -122,7 +122,7 @@ def test_a_saved_population_decides_the_scale(tmp_path: Path) -> None:
     path = written(tmp_path, "study,OR,lower,upper\na,1.50,1.40,1.60\nb,1.2,1.0,1.4\n")
     assert read_reports(path, names=("log_OR",)).reports.names == ("log_OR",)
     assert read_reports(path, names=("OR",)).reports.names == ("OR",)
-    with pytest.raises(InvalidReport, match="the table has OR, but log_HR are expected"):
+    with pytest.raises(InvalidReport, match="the table has OR, but log_HR is expected"):
         read_reports(path, names=("log_HR",))
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from vaneb.cli import app
 from vaneb.column_choice import ColumnChoice, choose_columns
 from vaneb.errors import InvalidOption, InvalidReport
-from vaneb.limits import limit_columns
+from vaneb.limits import as_standard_errors, limit_columns
 from vaneb.tables import ReportsTable, read_reports
 
 
@@ -99,11 +99,30 @@ def test_the_scale_is_seen_from_the_numbers_and_can_be_given(tmp_path: Path) -> 
     assert not any("symmetric" in note for note in read_reports(path).notes)
 
 
+@pytest.mark.parametrize("clients", [2, 20])
+@pytest.mark.parametrize("ratio", [False, True])
+def test_the_right_scale_is_seen_in_printed_tables(ratio: bool, clients: int) -> None:
+    """Positive estimates, which could be either; rounded to two digits."""
+    rng = np.random.default_rng(0)
+    right = 0
+    for _ in range(100):
+        estimate = rng.uniform(0.5, 2, clients)
+        error = rng.uniform(0.05, 0.3, clients)
+        around = [np.exp(sign * 1.96 * error) if ratio else 1 + sign * 1.96 * error for sign in (-1, 0, 1)]
+        lower, middle, upper = (np.round(estimate * factor, 2) for factor in around)
+        ids = [f"s{k}" for k in range(clients)]
+        table = pa.table({"study": ids, "effect": middle, "lower": lower, "upper": upper})
+        layout = choose_columns(table.column_names, ColumnChoice())
+        _, used = as_standard_errors(table, layout, pytest.fail)
+        right += used.names == (("log_effect",) if ratio else ("effect",))
+    assert right >= 99
+
+
 def test_a_saved_population_decides_the_scale(tmp_path: Path) -> None:
     path = written(tmp_path, "study,OR,lower,upper\na,1.50,1.40,1.60\nb,1.2,1.0,1.4\n")
     assert read_reports(path, names=("log_OR",)).reports.names == ("log_OR",)
     assert read_reports(path, names=("OR",)).reports.names == ("OR",)
-    with pytest.raises(InvalidReport, match="the table has OR, but log_HR are expected"):
+    with pytest.raises(InvalidReport, match="the table has OR, but log_HR is expected"):
         read_reports(path, names=("log_HR",))
 
 

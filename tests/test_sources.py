@@ -159,3 +159,24 @@ def test_large_tables_are_read_by_pyarrow(tmp_path: Path, monkeypatch: pytest.Mo
     lines = [f"{k};{k},5;1,5" for k in range(5000)]
     path.write_text("\n".join(["client;theta_a;se_a", *lines]))
     assert_array_equal(read_reports(path).reports.estimate[:, 0], np.arange(5000) + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_date"),
+    [
+        ("01.02.2024", True),
+        ("2024-01-02T00:00:00", True),
+        ("05-Mrz", True),
+        ("3. Mai", True),
+        ("1/2/24", True),
+    ]
+    + [("12 mmHg", False), ("1.250.000", False), ("5 apples", False)],
+)
+def test_what_a_spreadsheet_made_a_date_is_told_from_other_words(
+    tmp_path: Path, cell: str, is_date: bool
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(f"hospital;estimate;se\nNorth;{cell};0.1\n")
+    with pytest.raises(InvalidReport) as refused:
+        read_reports(path)
+    assert ("looks like a date" in str(refused.value)) == is_date

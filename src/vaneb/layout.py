@@ -156,8 +156,9 @@ def refuse_other_names(names: Sequence[str], expected: Sequence[str]) -> None:
     """Raise ``InvalidReport`` unless these are the parameters that are expected, in any order."""
     if sorted(names) != sorted(expected):
         raise InvalidReport(
-            f"columns of estimates: the table has {', '.join(names)}, but {', '.join(expected)} are "
-            "expected. Rename, add or remove columns so that the parameters are the same."
+            f"columns of estimates: the table has {', '.join(names)}, but {', '.join(expected)} "
+            f"{'is' if len(expected) == 1 else 'are'} expected. Rename, add or remove columns so that the "
+            "parameters are the same."
         )
 
 

@@ -36,7 +36,11 @@ MISSING_IN_ROWS = ["", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "null",
 EXCEL = "Excel"
 SAVE_AS = "Save it as .csv, .xlsx or .parquet."
 #: What spreadsheets make of numbers such as 1.2 and 3/4, and how their dates arrive here.
-DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{2,4}(T[\d:.]+)?|\d{1,2}\.? ?[A-Za-z]{3,}\.?(-?\d{2,4})?")
+MONTH = "jan|feb|m[aä]?r|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz]"
+DATE = re.compile(
+    rf"\d{{1,4}}([./-])\d{{1,2}}\1\d{{2,4}}(T[\d:.]+)?|\d{{1,2}}[. -]*({MONTH})[a-z]*[. -]*(\d{{2,4}})?",
+    re.IGNORECASE,
+)
 
 Problem = Callable[[str], None]
 

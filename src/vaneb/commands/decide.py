@@ -76,7 +76,7 @@ def decide(
         streams.write_together((out, streams.table_writer(table, _readable)))
         found = _in_numbers(answers)
         if not quiet:
-            with streams.summary_beside(out, as_json):
+            with streams.summary_stream(out, as_json):
                 _summarise(decisions, asked, found)
         if as_json:
             streams.print_json(

@@ -111,8 +111,8 @@ def verdict(errors: dict[str, float], ours: str = "VANEB") -> str:
     if ahead > AS_GOOD:
         return f"{ours} has an error {ahead:.0%} below the best of the others, {best}."
     if ahead >= -AS_GOOD:
-        return f"{best}, a simpler rule, is as good here: {errors[best]:.4g} beside {errors[ours]:.4g}."
-    return f"{best}, a simpler rule, is better here: {errors[best]:.4g} beside {errors[ours]:.4g}."
+        return f"{best}, a simpler rule, is as good here: {errors[best]:.4g} against {errors[ours]:.4g}."
+    return f"{best}, a simpler rule, is better here: {errors[best]:.4g} against {errors[ours]:.4g}."
 
 
 def _show_five_curves(console: Console, errors: dict[str, float]) -> None:

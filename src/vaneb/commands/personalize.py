@@ -183,7 +183,7 @@ def personalize(
         if not quiet:
             for note in (*table.notes, *getattr(model, "notes_", ())):
                 complain(f"note: {note}")
-            with streams.summary_beside(out, as_json):
+            with streams.summary_stream(out, as_json):
                 _summarise(model, posterior, scores, time.perf_counter() - begin)
         missed = promise_missed(model) if prior is None else ""
         if as_json:

@@ -15,7 +15,7 @@ from vaneb.commands.streams import (
     check_level,
     print_json,
     print_rows,
-    summary_beside,
+    summary_stream,
     table_writer,
     write_together,
 )
@@ -71,7 +71,7 @@ def predict(
         if not quiet:
             for note in notes:
                 complain(f"note: {note}")
-            with summary_beside(out, as_json):
+            with summary_stream(out, as_json):
                 _summarise(fit, table, interval, level)
         if as_json:
             print_json({"command": "predict", "level": level, "interval": interval.value, "notes": notes,

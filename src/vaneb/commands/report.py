@@ -61,7 +61,7 @@ def report(
                 complain(f"read: {line}")
             for note in (*notes, *coded.reading.notes):
                 complain(f"note: {note}")
-            with streams.summary_beside(out, False):
+            with streams.summary_stream(out, False):
                 _summarise(coded, made, content.column_names)
 
 

@@ -22,7 +22,7 @@ from vaneb.commands.streams import (
     posterior_writer,
     print_json,
     print_rows,
-    summary_beside,
+    summary_stream,
     table_writer,
     write_together,
 )
@@ -134,7 +134,7 @@ def run(
         if not quiet:
             for note in (*notes, *fit.notes):
                 complain(f"note: {note}")
-            with summary_beside(out, as_json):
+            with summary_stream(out, as_json):
                 _summarise(fit, time.perf_counter() - begin)
         missed = promise_missed(fit.model)
         if as_json:

@@ -140,7 +140,7 @@ def page_writer(content: Callable[[], Mapping[str, Any]]) -> Writer:
 
 
 @contextlib.contextmanager
-def summary_beside(out: Path | None, as_json: bool) -> Iterator[None]:
+def summary_stream(out: Path | None, as_json: bool) -> Iterator[None]:
     """What is printed goes to standard error where standard output holds data."""
     if as_json or (out is not None and str(out) == STANDARD):
         with contextlib.redirect_stdout(sys.stderr):

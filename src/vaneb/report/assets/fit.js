@@ -10,7 +10,7 @@ function fitPage(data) {
     whoSection(data, chosen),
     data.held_out ? section("Predictions of held-out rows", null, heldOutFigure(data.held_out, one)) : null,
     clientsSection(data, chosen),
-    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} moves towards the others. Those with the least data of their own move furthest.`, view),
+    priorSection("prior", `The population, and where each ${one} moves`, `Each ${one} moves towards the others. Those with the least certain estimates move furthest.`, view),
     methodsSection(data),
     howGood(data),
   ].filter(Boolean);

@@ -1,5 +1,5 @@
 # Eight schools: the best linear unbiased predictions of a random-effects model, by four estimators of its variance.
-#   Rscript benchmarks/beside/eight_schools.R
+#   Rscript benchmarks/rivals/eight_schools.R
 library(metafor)
 effect <- c(28, 8, -3, 7, -1, 1, 18, 12)
 error <- c(15, 10, 16, 11, 9, 11, 10, 18)

@@ -1,6 +1,6 @@
 """Eight schools by vaneb and by a full Bayes computation, for the page beside metafor.
 
-    python benchmarks/beside/eight_schools.py
+    python benchmarks/rivals/eight_schools.py
 
 metafor's own column comes from eight_schools.R.  Full Bayes: theta_k ~ N(mu, tau^2), mu and tau with flat
 priors (Rubin 1981; Gelman et al., Bayesian Data Analysis); mu integrated out, tau on a grid.

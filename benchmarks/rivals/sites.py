@@ -1,10 +1,10 @@
 """Sites that keep their rows: vaneb beside pda and DataSHIELD, on four hospitals and two grouped sets.
 
-    python benchmarks/beside/sites.py --export FOLDER --data DATA [--splits 20]
-    Rscript benchmarks/beside/sites.R FOLDER
-    python benchmarks/beside/sites.py --ours FOLDER
-    python benchmarks/beside/sites.py --score FOLDER -o benchmarks/beside/sites.csv
-    python benchmarks/beside/sites.py --render benchmarks/beside/sites.csv
+    python benchmarks/rivals/sites.py --export FOLDER --data DATA [--splits 20]
+    Rscript benchmarks/rivals/sites.R FOLDER
+    python benchmarks/rivals/sites.py --ours FOLDER
+    python benchmarks/rivals/sites.py --score FOLDER -o benchmarks/rivals/sites.csv
+    python benchmarks/rivals/sites.py --render benchmarks/rivals/sites.csv
 
 ``DATA`` has hospitals/heart.csv, groups/hsb82.csv and groups/contraception.csv.  Numbers of the hospitals
 are scaled within hospitals, as in ``benchmarks/hospitals``; split 0 is the given one, the others draw as many

@@ -1,10 +1,10 @@
 """Held-out loss and processor time of vaneb and GPBoost on the same rows.
 
-    python benchmarks/beside/gpboost_rows.py draw ROWS [--real FOLDER]     # ten splits of each set
-    python benchmarks/beside/gpboost_rows.py vaneb ROWS >> RESULTS         # where vaneb is installed
-    python benchmarks/beside/gpboost_rows.py forms ROWS >> RESULTS         # the same, bends written down
-    python benchmarks/beside/gpboost_rows.py gpboost ROWS >> RESULTS       # where gpboost is installed
-    python benchmarks/beside/gpboost_rows.py table RESULTS
+    python benchmarks/rivals/gpboost_rows.py draw ROWS [--real FOLDER]     # ten splits of each set
+    python benchmarks/rivals/gpboost_rows.py vaneb ROWS >> RESULTS         # where vaneb is installed
+    python benchmarks/rivals/gpboost_rows.py forms ROWS >> RESULTS         # the same, bends written down
+    python benchmarks/rivals/gpboost_rows.py gpboost ROWS >> RESULTS       # where gpboost is installed
+    python benchmarks/rivals/gpboost_rows.py table RESULTS
 
 FOLDER holds hsb82.csv and contraception.csv (from the R package mlmRev); without it only simulated sets
 are drawn.  GPBoost runs twice: its linear mixed model, and trees whose number is chosen by 4-fold

@@ -1,6 +1,6 @@
 """Standard errors of coefficients that do not differ from group to group, beside lme4's.
 
-    python benchmarks/beside/same_for_all.py
+    python benchmarks/rivals/same_for_all.py
 
 `Days` of sleepstudy and the periods of cbpp (one row for each animal), with a random intercept.  Needs R with
 lme4, which has the data.

@@ -1,6 +1,6 @@
 """The README's example over 20 draws (it shows draw 0): own estimates, one Gaussian population, the default.
 
-python benchmarks/beside/first_example.py --draws 20
+python benchmarks/rivals/first_example.py --draws 20
 """
 
 from __future__ import annotations

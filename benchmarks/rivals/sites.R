@@ -1,5 +1,5 @@
 # Sites that keep their rows, in pda and DataSHIELD: predictions of held-out rows, what each site sends, how often.
-#   python benchmarks/beside/sites.py --export FOLDER --data DATA && Rscript benchmarks/beside/sites.R FOLDER
+#   python benchmarks/rivals/sites.py --export FOLDER --data DATA && Rscript benchmarks/rivals/sites.R FOLDER
 # PDA=folder names the R files of pda, if it is not installed as a package.
 suppressMessages({
   library(data.table); library(jsonlite); library(minqa); library(DSI); library(DSLite); library(dsBaseClient)

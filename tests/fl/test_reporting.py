@@ -24,7 +24,7 @@ from vaneb.commands.train import train
 from vaneb.errors import InvalidOption
 from vaneb.fl.config import PRESETS, Config, config_from, default_config, fingerprint, read_config
 from vaneb.fl.errors import MissingData
-from vaneb.fl.figures import principal_plane, read_head_priors
+from vaneb.fl.head_priors import principal_axes, read_head_priors
 from vaneb.fl.results import Row, append_rows, read_rows, spread
 from vaneb.fl.tables import as_csv, as_markdown, as_text, evaluated_models, make_panels, read_beside
 
@@ -58,7 +58,13 @@ def test_a_grid_is_all_combinations():
     ("content", "message"),
     [
         ({"data": {"alpha": -1}}, r"\[data\] alpha = -1: must be a positive number"),
-        ({"data": {"shift": 7}}, r"\[data\] shift"),
+        ({"data": {"alpha": 0}}, r"\[data\] alpha"),
+        ({"data": {"shift": 7}}, r"\[data\] shift = 7: must be a number from 0"),
+        ({"data": {"shift": -0.1}}, r"\[data\] shift"),
+        ({"data": {"shift": float("nan")}}, r"\[data\] shift"),
+        ({"data": {"clients": 0}}, r"\[data\] clients = 0: must be a whole number of at least 1"),
+        ({"data": {"size_ratio": 0.5}}, r"\[data\] size_ratio"),
+        ({"data": {"label_groups": 0}}, r"\[data\] label_groups"),
         ({"data": {"clients": 2.5}}, r"\[data\] clients = 2.5: must be a whole number"),
         ({"data": {"clients": True}}, "whole number"),
         ({"training": {"participation": 0}}, "participation"),
@@ -270,14 +276,17 @@ def test_the_prior_is_kept_for_the_figure(run):
     np.testing.assert_allclose(prior.responsibilities @ prior.atoms, prior.posterior, atol=1e-5)
 
 
-def test_principal_plane_is_that_of_the_covariance():
+def test_principal_axes_are_those_of_the_covariance():
     rng = np.random.default_rng(0)
     points = rng.standard_normal((30, 5)) * [5, 1, 3, 0.1, 0.2]
-    centre, plane = principal_plane(points)
-    np.testing.assert_allclose(plane.T @ plane, np.eye(2), atol=1e-10)
-    vectors = np.linalg.eigh(np.cov(points.T))[1][:, ::-1][:, :2]
-    np.testing.assert_allclose(np.abs(plane.T @ vectors), np.eye(2), atol=1e-8)
-    np.testing.assert_allclose(centre, points.mean(0))
+    axes = principal_axes(points, 2)
+    np.testing.assert_allclose(axes.directions.T @ axes.directions, np.eye(2), atol=1e-10)
+    values, vectors = (part[..., ::-1][..., :2] for part in np.linalg.eigh(np.cov(points.T)))
+    np.testing.assert_allclose(np.abs(axes.directions.T @ vectors), np.eye(2), atol=1e-8)
+    np.testing.assert_allclose(axes.centre, points.mean(0))
+    np.testing.assert_allclose(axes.shares, values / np.trace(np.cov(points.T)))
+    np.testing.assert_allclose(axes.of(points).var(0, ddof=1), values)
+    assert principal_axes(points[:2], 3).directions.shape == (5, 1)
 
 
 def test_figures_are_written(run, tmp_path):

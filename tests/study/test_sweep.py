@@ -20,6 +20,7 @@ from vaneb.errors import InvalidOption
 from vaneb.study import tables
 from vaneb.study.rates import Slope, run_rates, slopes, slopes_as_markdown
 from vaneb.study.rows import appending, read_rows
+from vaneb.study.statements import Comparison, examine
 from vaneb.study.sweep import COLUMNS, Cell, cells, generator, measure, replicate_rows, run_sweep
 from vaneb.study.theory_study import THEORY
 from vaneb.study.workers import WorkerLost, run_jobs
@@ -195,7 +196,8 @@ def test_summary_of_known_rows():
     assert not oracle.best
     assert not local.best
     assert local.coverage == pytest.approx(0.85)
-    assert tables.lead(rows, oracle.cell, "npeb", "local") == (-2.0, pytest.approx(1.0), 2)
+    found = examine(rows, Comparison(oracle.cell, "npeb", "local"))
+    assert (found.difference, found.error, found.replicates) == (-2.0, pytest.approx(1.0), 2)
     assert "| **npeb** |" in tables.as_table(rows, "markdown")
     assert (
         tables.as_table(rows, "csv")

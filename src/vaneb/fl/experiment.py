@@ -15,8 +15,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 
 from vaneb.errors import InvalidOption
-from vaneb.files import make_folder, write_atomically
+from vaneb.files import locked, make_folder, write_atomically
 from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.checkpoint import Checkpoint, StageFolder
@@ -92,14 +91,13 @@ def run_experiment(
     """
     names = expand(config.methods)
     check_options(config)
-    make_folder(output)
     wishes = _Wishes(output, workers, keep_client_states, keep_networks, on_progress)
     rows: list[Row] = []
     source: Source | None = images
     if config.data.path:
         source = read_own(Path(config.data.path), config.data.client, config.data.label)
         config = with_own(config, source)
-    with _only_run_in(output):
+    with locked(output, "another run is writing there"):
         for setting in config.settings():
             methods = [build_method(name, setting) for name in names]
             todo = [method for method in methods if not _is_done(setting, method, output, keep_networks)]
@@ -461,21 +459,3 @@ def _write_record(run: _StageRun, config: str, found: Evaluation) -> None:
     accuracies = {f"{protocol}_{prior}": value for (protocol, prior), value in found.accuracy.items()}
     seed = run.setting.config.seed
     np.savez(output / "clients" / f"{config}-{seed}.npz", **accuracies)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _only_run_in(output: Path) -> Iterator[None]:
-    """Refuse to write where another run is writing; a killed run leaves no lock behind."""
-    try:
-        import fcntl
-    except ImportError:  # no advisory locks on this system
-        yield
-        return
-    with open(output / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidOption(
-                f"{output}: another run is writing there. Wait for it, or use another folder."
-            ) from None
-        yield

@@ -11,7 +11,7 @@ from claims import claims
 
 from vaneb.fl.config import read_config
 from vaneb.fl.errors import TrainingFailed
-from vaneb.fl.experiment import Progress, run_experiment
+from vaneb.fl.experiment import TrainingProgress, run_experiment
 from vaneb.fl.methods import expand
 from vaneb.fl.results import Row, append_rows, read_rows
 from vaneb.fl.tables import Column, as_markdown, evaluated_models, make_panels, read_beside
@@ -34,7 +34,7 @@ def paper_numbers(path: Path, data: str, *, alpha: float | None = None, shift: f
     return read_beside(path, data, alpha=alpha, shift=shift)
 
 
-def tell(progress: Progress) -> None:
+def tell(progress: TrainingProgress) -> None:
     """One line per finished method."""
     if progress.accuracy:
         numbers = ", ".join(f"{protocol} {value:.2f}" for protocol, value in progress.accuracy.items())

@@ -126,8 +126,7 @@ def test_what_is_there_is_not_done_again(complete, tmp_path):
     assert path.read_bytes() == complete.read_bytes()
     run_sweep(path, CELLS, replicates=3, estimators=["local"], seed=3, progress=lambda *a: told.append(a))
     assert len(read_rows(path)) == 14
-    assert [share for _, share, _ in told] == [0.6, 1.0]  # 12 of 20 clients, then all
-    assert told[-1][2] == 0
+    assert [(done, expected) for _, done, expected in told] == [(12, 20), (20, 20)]  # clients
 
 
 def test_other_seeds_and_other_files_are_refused(complete, tmp_path):

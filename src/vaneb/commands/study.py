@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +20,7 @@ from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
 
 if TYPE_CHECKING:
-    from vaneb.study.sweep import Progress
+    from vaneb.npmle.fit import Progress
 
 
 Subject = StrEnum("Subject", ["QUADRATIC", "LOGISTIC", "POISSON", "ALL", "THEORY", "DENSITY", "PRIOR"])
@@ -188,15 +189,16 @@ def _progress(quiet: bool) -> Iterator[Progress]:
     """A bar with the time left, on a terminal; elsewhere a line for every tenth of the work."""
     from rich.progress import BarColumn
 
-    tenths = 0
-    with terminal_bar(quiet, BarColumn(), total=1.0) as bar:
+    tenths, began = 0, time.monotonic()
+    with terminal_bar(quiet, BarColumn()) as bar:
 
-        def step(what: str, share: float, left: float) -> None:
+        def step(what: str, done: int, expected: int) -> None:
             nonlocal tenths
-            bar.update(description=what, completed=share, note=f"{duration(left)} left")
-            if int(10 * share) > tenths and not (quiet or bar.seen):
-                tenths = int(10 * share)
-                complain(f"{10 * tenths}% done, {duration(left)} left")
+            left = duration((time.monotonic() - began) * (expected - done) / done)
+            bar.update(description=what, completed=done, total=expected, note=f"{left} left")
+            if 10 * done // expected > tenths and not (quiet or bar.seen):
+                tenths = 10 * done // expected
+                complain(f"{10 * tenths}% done, {left} left")
 
         yield step
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
-from vaneb.study.sweep import Progress, append_jobs, checked_rows
+from vaneb.study.sweep import append_jobs, checked_rows
 from vaneb.study.workers import Job
+
+if TYPE_CHECKING:
+    from vaneb.npmle.fit import Progress
 
 Array = NDArray[np.float64]
 Rows = Sequence[dict[str, str]]

@@ -23,7 +23,8 @@ from vaneb.study.rows import appending, read_rows
 from vaneb.study.statements import Comparison, examine
 from vaneb.study.sweep import COLUMNS, Cell, cells, generator, measure, replicate_rows, run_sweep
 from vaneb.study.theory_study import THEORY
-from vaneb.study.workers import WorkerLost, run_jobs
+from vaneb.study.workers import run_jobs
+from vaneb.worker_processes import WorkerLost
 
 CELLS = [Cell("quadratic", 12, 5), Cell("poisson", 8, 5)]
 CHEAP = ("oracle", "npeb", "local")

@@ -9,11 +9,11 @@ import math
 from pathlib import Path
 
 from vaneb.files import write_atomically
+from vaneb.growing_tables import read_rows
 from vaneb.study import density_study, statements
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.figures import draw_sweeps
 from vaneb.study.rates import slopes, slopes_as_markdown
-from vaneb.study.rows import read_rows
 from vaneb.study.scenarios import SCENARIOS
 from vaneb.study.sweep import Cell, cells
 from vaneb.study.tables import Rows, Summary, as_markdown, summarise

@@ -149,7 +149,7 @@ def test_what_is_no_results_file_is_refused(tmp_path):
     with pytest.raises(MissingData, match="not a results file"):
         read_rows(tmp_path)
     (tmp_path / "results.csv").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(MissingData, match="not UTF-8"):
+    with pytest.raises(InvalidOption, match="is not a table of results"):
         read_rows(tmp_path)
     path = tmp_path / "other.csv"
     append_rows(path, [row(), row(seed=1)])

@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 
 from vaneb.commands.study import study
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import appending, read_rows
 from vaneb.study import tables
 from vaneb.study.rates import Slope, run_rates, slopes, slopes_as_markdown
-from vaneb.study.rows import appending, read_rows
 from vaneb.study.statements import Comparison, examine
 from vaneb.study.sweep import COLUMNS, Cell, cells, generator, measure, replicate_rows, run_sweep
 from vaneb.study.theory_study import THEORY

@@ -116,7 +116,7 @@ class Request(NamedTuple):
 
     def run(self, path: Path, work: Callable[..., None], **options: Any) -> None:
         """Do ``work``; an interrupt ends the command with what is saved and how to go on."""
-        from vaneb.study.rows import read_rows
+        from vaneb.growing_tables import read_rows
 
         common = {"replicates": self.replicates, "seed": self.seed, "workers": self.workers}
         try:
@@ -135,8 +135,8 @@ class Request(NamedTuple):
 
 
 def _scenarios(asked: Request, scenario: Subject, sweep: Sweep, names: list[str] | None, paper: bool) -> None:
+    from vaneb.growing_tables import read_rows
     from vaneb.study.figures import draw_sweeps
-    from vaneb.study.rows import read_rows
     from vaneb.study.scenarios import SCENARIOS
     from vaneb.study.sweep import cells, run_sweep
     from vaneb.study.tables import as_table
@@ -164,9 +164,9 @@ def _scenarios(asked: Request, scenario: Subject, sweep: Sweep, names: list[str]
 
 
 def _rates(asked: Request, subject: Subject) -> None:
+    from vaneb.growing_tables import read_rows
     from vaneb.study.density_study import DENSITY, as_markdown
     from vaneb.study.rates import run_rates, slopes, slopes_as_markdown
-    from vaneb.study.rows import read_rows
     from vaneb.study.theory_study import THEORY, draw_theory
 
     path = asked.out / f"{subject.value}.csv"

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import read_rows
 from vaneb.report.embed import numbers
 from vaneb.study.estimators import ESTIMATORS
-from vaneb.study.rows import read_rows
 from vaneb.study.tables import HEADER, ORACLE, Panel, Summary, as_csv, panels_of, summarise
 
 REPLICATES, PAPER, THEORY = "replicates.csv", "paper.csv", "theory.csv"

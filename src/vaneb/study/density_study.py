@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from vaneb.covariance.base import DiagonalCovariance, Wire
 from vaneb.errors import InvalidReport
+from vaneb.growing_tables import Row
 from vaneb.study.rates import Rows, Study, slopes, slopes_as_markdown, standard_error
-from vaneb.study.rows import Row
 from vaneb.study.workers import Job
 
 Array = NDArray[np.float64]

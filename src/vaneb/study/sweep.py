@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import Row, appending, read_rows
 from vaneb.study.prior_curves import FiveCurves
-from vaneb.study.rows import Row, appending, read_rows
 from vaneb.study.scenarios import SCENARIOS, Sample
 from vaneb.study.workers import Job, run_jobs
 

@@ -121,7 +121,8 @@ def _series(name: str, panel: Panel, value: str) -> dict[str, Any]:
 
 
 def _theory(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    from vaneb.study.rates import curve, slopes
+    from vaneb.study.rates import HEADER as SLOPES
+    from vaneb.study.rates import curve, slope_cells, slopes
     from vaneb.study.theory_study import MEASURES, PRIORS, THEORY
 
     panels = []
@@ -138,16 +139,8 @@ def _theory(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
                 if series:
                     what = "excess risk" if measure == "excess" else "squared Hellinger distance"
                     panels.append({"title": f"{prior}: {what}", "along": sweep, "series": series})
-    found = [
-        [s.prior, s.measure, s.estimator, s.sweep, f"{s.value:.2f}", _error(s.error), f"{s.expected:g}"]
-        for s in slopes(THEORY, rows)
-    ]
-    head = ["prior", "measure", "estimator", "along", "slope", "s.e.", "theory, up to logs"]
-    return {"panels": panels, "head": head, "slopes": found}
-
-
-def _error(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.2f}"
+    found = [slope_cells(each)[:-1] for each in slopes(THEORY, rows)]
+    return {"panels": panels, "head": list(SLOPES[:-1]), "slopes": found}
 
 
 def curves_content(paper: bool = False) -> dict[str, Any]:

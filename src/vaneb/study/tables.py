@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from vaneb import text_tables
 from vaneb.errors import InvalidOption
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.sweep import Cell
@@ -168,39 +167,28 @@ def _cells_of_line(line: Summary, mark: str = "*") -> list[str]:
     ]
 
 
+#: Columns of words.
+WORDS = (0, 3, len(HEADER) - 1)
+
+
 def as_text(summaries: Sequence[Summary]) -> str:
     """A table for the terminal."""
-    lines = [list(HEADER), *map(_cells_of_line, summaries)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    left = {0, 3, len(HEADER) - 1}
-    laid = [
-        "  ".join(
-            v.ljust(w) if i in left else v.rjust(w) for i, (v, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    return "\n".join(line.rstrip() for line in laid)
+    table = text_tables.padded([HEADER, *map(_cells_of_line, summaries)], WORDS)
+    return "\n".join("  ".join(line).rstrip() for line in table)
 
 
 def as_markdown(summaries: Sequence[Summary]) -> str:
-    """One table per cell size: estimators down, the best but the oracle in bold."""
-    rule = "|" + "|".join("---" if i in (0, 3, len(HEADER) - 1) else "---:" for i in range(len(HEADER))) + "|"
-    lines = ["| " + " | ".join(HEADER) + " |", rule]
+    """Estimators down, the best but the oracle in bold."""
+    rows = []
     for line in summaries:
         values = _cells_of_line(line, "best")
-        if line.best:
-            values = [f"**{v}**" if i in (3, 6) else v for i, v in enumerate(values)]
-        lines.append("| " + " | ".join(values) + " |")
-    return "\n".join(lines)
+        rows.append([f"**{v}**" if line.best and i in (3, 6) else v for i, v in enumerate(values)])
+    return text_tables.as_markdown(HEADER, rows, WORDS)
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
     """The same as CSV."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
-    writer.writerows(map(_cells_of_line, summaries))
-    return text.getvalue()
+    return text_tables.as_csv(HEADER, map(_cells_of_line, summaries))
 
 
 FORMS = {"text": as_text, "markdown": as_markdown, "csv": as_csv}

@@ -26,7 +26,7 @@ from vaneb.fl.config import PRESETS, Config, config_from, default_config, finger
 from vaneb.fl.errors import MissingData
 from vaneb.fl.head_priors import principal_axes, read_head_priors
 from vaneb.fl.results import Row, append_rows, read_rows, spread
-from vaneb.fl.tables import as_csv, as_markdown, as_text, evaluated_models, make_panels, read_beside
+from vaneb.fl.tables import as_csv, as_markdown, as_text, evaluated_models, make_panels
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -221,11 +221,9 @@ def test_tables_as_text_markdown_and_csv():
     assert evaluated_models(costs)[1].endswith("(the last); 60.0 CPU seconds, 5.00 MB sent, 401 MB of memory")
 
 
-def test_other_numbers_are_set_beside_ours(tmp_path):
-    path = tmp_path / "paper.csv"
-    path.write_text("protocol,method,alpha,clients,accuracy\nbalanced,FedAvg,0.1,100,61.5\n")
-    beside = read_beside(path, "mnist", alpha=None, shift=1.0)
-    assert "62.00 ± 2.83 (61.50)" in as_markdown(make_panels(ROWS, beside=beside))
+def test_published_numbers_stand_beside_ours():
+    published = {("balanced", "FedAvg", ("mnist", 0.1, 1.0, 100)): 61.5}
+    assert "62.00 ± 2.83 (61.50)" in as_markdown(make_panels(ROWS, published=published))
 
 
 # ---------------------------------------------------------------- commands

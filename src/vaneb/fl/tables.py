@@ -5,10 +5,8 @@ Run, table and figure are separate steps: everything here is made from results f
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -47,7 +45,7 @@ class Cell:
     seeds: int
     deviation: float
     best: bool
-    beside: float | None = None
+    published: float | None = None
     """A number from elsewhere to compare with."""
 
 
@@ -66,7 +64,7 @@ def make_panels(
     *,
     points: str = "own",
     value: str = "mean",
-    beside: Mapping[tuple[str, str, Column], float] | None = None,
+    published: Mapping[tuple[str, str, Column], float] | None = None,
 ) -> list[Panel]:
     """Panels A and B from the last round of every run.
 
@@ -74,7 +72,7 @@ def make_panels(
     ----------
     points : "own", "corrected" or "added"; see ``POINTS``.
     value : "mean", "worst_tenth" or "decile_1" to "decile_9".
-    beside : numbers to set beside ours, by (protocol, method, column).
+    published : numbers from elsewhere to compare with, by (protocol, method, column).
     """
     if points not in POINTS:
         raise InvalidOption(f"points = {points!r}: use one of {', '.join(POINTS)}.")
@@ -92,7 +90,7 @@ def make_panels(
             # A later line replaces an earlier one of the same seed: the run was made again.
             found.setdefault((row.method, _column(row)), {})[row.seed] = getattr(row, value)
         title = _TITLES[protocol] + _NOTES[prior] + ("" if value == "mean" else f" ({value})")
-        panels.append(_panel(title, protocol, found, beside or {}))
+        panels.append(_panel(title, protocol, found, published or {}))
     return panels
 
 
@@ -104,7 +102,7 @@ def _panel(
     title: str,
     protocol: str,
     found: dict[tuple[str, Column], dict[int, float]],
-    beside: Mapping[tuple[str, str, Column], float],
+    published: Mapping[tuple[str, str, Column], float],
 ) -> Panel:
     columns = sorted({column for _, column in found})
     means = {key: float(np.mean(list(by_seed.values()))) for key, by_seed in found.items()}
@@ -123,29 +121,9 @@ def _panel(
             len(by_seed),
             deviation,
             round(mean, 2) == best[column],
-            beside.get((protocol, method, column)),
+            published.get((protocol, method, column)),
         )
     return Panel(title, protocol, columns, cells)
-
-
-def read_beside(
-    path: Path, data: str, alpha: float | None, shift: float | None
-) -> dict[tuple[str, str, Column], float]:
-    """Numbers to set beside ours, from a CSV file with protocol, method, clients, accuracy, alpha or shift.
-
-    ``alpha`` and ``shift`` say what holds for all lines of a file that has no such column.
-    """
-    numbers = {}
-    with open(path, newline="") as file:
-        for line in csv.DictReader(file):
-            column = (
-                data,
-                float(line["alpha"] if alpha is None else alpha),
-                float(line["shift"] if shift is None else shift),
-                int(line["clients"]),
-            )
-            numbers[line["protocol"], line["method"], column] = float(line["accuracy"])
-    return numbers
 
 
 # ---------------------------------------------------------------- rendering
@@ -208,7 +186,7 @@ def as_markdown(panels: Sequence[Panel]) -> str:
 
     def cell_text(cell: Cell | None) -> str:
         text = f"**{_number(cell)}**" if cell and cell.best else _number(cell)
-        return text if cell is None or cell.beside is None else f"{text} ({cell.beside:.2f})"
+        return text if cell is None or cell.published is None else f"{text} ({cell.published:.2f})"
 
     lines = []
     for panel in panels:

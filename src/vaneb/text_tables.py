@@ -10,7 +10,7 @@ Line = Sequence[str]
 
 
 def padded(table: Sequence[Line], left: Collection[int] = (0,)) -> list[list[str]]:
-    """Cells as wide as their column; in the columns ``left`` they begin at the left, else end at the right."""
+    """Cells as wide as their column; those of the columns ``left`` keep to the left, others to the right."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
         [

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from vaneb.fl.results import Row, append_rows
+from vaneb.growing_tables import appending
 from vaneb.study import theory_study
-from vaneb.study.rows import appending
 from vaneb.study.sweep import COLUMNS
 
 

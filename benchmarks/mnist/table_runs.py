@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from claims import claims
 
 from vaneb.fl.config import read_config
 from vaneb.fl.errors import TrainingFailed
-from vaneb.fl.experiment import Progress, run_experiment
+from vaneb.fl.experiment import TrainingProgress, run_experiment
 from vaneb.fl.methods import expand
 from vaneb.fl.results import Row, append_rows, read_rows
-from vaneb.fl.tables import Column, as_markdown, evaluated_models, make_panels, read_beside
+from vaneb.fl.tables import Column, as_markdown, evaluated_models, make_panels
 
 #: alpha, shift, clients
 Setting = tuple[float, float, int]
@@ -31,10 +32,20 @@ class Section:
 
 def paper_numbers(path: Path, data: str, *, alpha: float | None = None, shift: float | None = None) -> dict:
     """The paper's numbers for a section; ``alpha`` or ``shift`` where the file does not have it."""
-    return read_beside(path, data, alpha=alpha, shift=shift)
+    numbers = {}
+    with open(path, newline="") as file:
+        for line in csv.DictReader(file):
+            column = (
+                data,
+                float(line["alpha"] if alpha is None else alpha),
+                float(line["shift"] if shift is None else shift),
+                int(line["clients"]),
+            )
+            numbers[line["protocol"], line["method"], column] = float(line["accuracy"])
+    return numbers
 
 
-def tell(progress: Progress) -> None:
+def tell(progress: TrainingProgress) -> None:
     """One line per finished method."""
     if progress.accuracy:
         numbers = ", ".join(f"{protocol} {value:.2f}" for protocol, value in progress.accuracy.items())
@@ -90,7 +101,7 @@ def render(work: Path, here: Path, title: str, sections: Sequence[Section]) -> N
         text += [
             f"## {section.title}",
             "",
-            as_markdown(make_panels(chosen, beside=section.paper)),
+            as_markdown(make_panels(chosen, published=section.paper)),
             "Claims:",
             "",
             *(f"- {claim}" for claim in claims(make_panels(chosen))),

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vaneb.growing_tables import appending, read_rows
 from vaneb.study.paper_mode import PAPER_ESTIMATORS, PaperClients
 from vaneb.study.prior_curves import FiveCurves
-from vaneb.study.rows import appending, read_rows
 from vaneb.study.scenarios import simulate
 from vaneb.study.statements import PRINTED
 from vaneb.study.sweep import generator

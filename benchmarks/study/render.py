@@ -9,14 +9,14 @@ import math
 from pathlib import Path
 
 from vaneb.files import write_atomically
+from vaneb.growing_tables import read_rows
 from vaneb.study import density_study, statements
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.figures import draw_sweeps
 from vaneb.study.rates import slopes, slopes_as_markdown
-from vaneb.study.rows import read_rows
 from vaneb.study.scenarios import SCENARIOS
 from vaneb.study.sweep import Cell, cells
-from vaneb.study.tables import Rows, Summary, as_markdown, lead, summarise
+from vaneb.study.tables import Rows, Summary, as_markdown, summarise
 from vaneb.study.theory_study import THEORY, draw_theory
 
 HERE = Path(__file__).resolve().parent
@@ -159,11 +159,11 @@ def _goal(rows: Rows, lines: list[Summary]) -> str:
         if "vaneb" not in own or not rivals:
             continue
         rival = min(rivals, key=lambda line: line.rmse)
-        difference, error, _ = lead(rows, cell, "vaneb", rival.estimator)
+        found = statements.examine(rows, statements.Comparison(cell, "vaneb", rival.estimator))
         goal = GOALS.get((cell.clients, cell.n_min))
         out.append(
             f"| {_place(cell)} | {_number(own['vaneb'])} | {rival.estimator} {rival.rmse:.3f} "
-            f"| {difference:+.4f} | {'' if math.isnan(error) else format(error, '.4f')} "
+            f"| {found.difference:+.4f} | {'' if math.isnan(found.error) else format(found.error, '.4f')} "
             f"| {own['vaneb'].ratio:.3f} | {'' if goal is None else goal} |"
         )
     return "\n".join(out)

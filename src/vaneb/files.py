@@ -56,7 +56,7 @@ def locked(folder: Path, why: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InvalidOption(f"{folder}: {why}. Wait for it, or name another folder (--folder).") from None
+            raise InvalidOption(f"{folder}: {why}. Wait for it, or name another folder.") from None
         yield
     finally:
         os.close(descriptor)

@@ -252,13 +252,6 @@ def test_participants_are_a_tenth_and_vary():
     assert len(participants(StageSeeds(0, 0), 0, 100, 0.29)) == 29
 
 
-def test_stages_are_checked():
-    with pytest.raises(InvalidOption, match="participation"):
-        Stage("fedavg", 1, 0.0)
-    with pytest.raises(InvalidOption, match="rounds"):
-        Stage("fedavg", -1, 1.0)
-
-
 def test_evaluation_in_between_is_recorded(tmp_path):
     told = []
     config = small(methods=["fedavg"], evaluate_every=1)

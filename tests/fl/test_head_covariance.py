@@ -58,12 +58,8 @@ def test_residuals_times_features_are_the_gradients_of_the_head():
         torch.testing.assert_close(outer[:, -1], bias)
 
 
-@pytest.mark.parametrize("rows_per_block", [100, 4, 1])
-def test_parameter_variances_are_the_diagonal_of_the_inverse(monkeypatch, rows_per_block):
-    """Whether all per-sample gradients fit in memory or are made block by block."""
+def test_parameter_variances_are_the_diagonal_of_the_inverse():
     network, data = tiny_network(), tiny_client(0)
-    size = sum(value.numel() for value in network.tensors.values())
-    monkeypatch.setattr(head_covariance, "GRADIENT_BYTES", 4 * size * rows_per_block)
     gradients = []
     for i in range(len(data)):
         loss = functional.cross_entropy(network.module(data.images[i : i + 1]), data.labels[i : i + 1])
@@ -75,12 +71,11 @@ def test_parameter_variances_are_the_diagonal_of_the_inverse(monkeypatch, rows_p
 
 
 @pytest.mark.parametrize("columns", [1, 5, 1000])
-@pytest.mark.parametrize("rows_per_block", [100, 7, 1])
-def test_parameter_variances_do_not_depend_on_the_blocks(monkeypatch, rows_per_block, columns):
+@pytest.mark.parametrize("rows_at_once", [100, 7, 1])
+def test_parameter_variances_do_not_depend_on_the_blocks(monkeypatch, rows_at_once, columns):
     network, data = tiny_network(), tiny_client(0, n=40)
-    size = sum(value.numel() for value in network.tensors.values())
     whole = parameter_variances(network, data, 0.1)
-    monkeypatch.setattr(head_covariance, "GRADIENT_BYTES", 4 * size * rows_per_block)
+    monkeypatch.setattr(head_covariance, "ROWS_AT_ONCE", rows_at_once)
     monkeypatch.setattr(head_covariance, "COLUMNS", columns)
     for name, part in parameter_variances(network, data, 0.1).items():
         # Gradients are single precision, and torch may round them otherwise with other rows beside them.

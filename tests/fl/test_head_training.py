@@ -74,6 +74,6 @@ def test_adjusted_residuals_are_those_of_the_adjusted_loss():
 
 
 def test_log_proportions_are_smoothed():
-    found = log_proportions(torch.tensor([0, 0, 2]), 3, pseudo_images=3.0)
-    np.testing.assert_allclose(found.exp(), [3 / 6, 1 / 6, 2 / 6], rtol=1e-6)
+    found = log_proportions(torch.tensor([0, 0, 2]), 3)
+    np.testing.assert_allclose(found.exp(), [7 / 12, 1 / 12, 4 / 12], rtol=1e-6)
     np.testing.assert_allclose(log_proportions(torch.tensor([1]), 4).exp(), [1 / 8, 5 / 8, 1 / 8, 1 / 8])

@@ -90,10 +90,6 @@ def test_impossible_splits_are_refused():
     rng = np.random.default_rng(0)
     with pytest.raises(InvalidOption, match="without any"):
         partition.even_sizes(5, 10)
-    with pytest.raises(InvalidOption, match="at least 1"):
-        partition.even_sizes(5, 0)
-    with pytest.raises(InvalidOption, match="alpha"):
-        partition.dirichlet_counts(np.array([5]), np.array([5, 5]), 0.0, rng)
     with pytest.raises(InvalidOption, match="the data set has 10"):
         partition.dirichlet_counts(np.array([11]), np.array([5, 5]), 1.0, rng)
     with pytest.raises(InvalidOption, match="test_per_client"):
@@ -118,8 +114,6 @@ def test_sizes_of_20_to_2000():
     assert 180 <= np.median(sizes) <= 260
     with pytest.raises(InvalidOption, match="size_ratio = 1000"):
         partition.client_sizes(200, 100, 1000.0, np.random.default_rng(0))
-    with pytest.raises(InvalidOption, match=r"size_ratio = 0.5"):
-        partition.client_sizes(200, 100, 0.5, np.random.default_rng(0))
 
 
 def test_labels_mean_different_things_in_groups():
@@ -127,5 +121,3 @@ def test_labels_mean_different_things_in_groups():
     np.testing.assert_array_equal(meaning[0], np.arange(10))
     np.testing.assert_array_equal(np.sort(meaning, axis=1), np.tile(np.arange(10), (3, 1)))
     assert len({tuple(row) for row in meaning}) == 3
-    with pytest.raises(InvalidOption, match="label_groups = 0"):
-        partition.label_meanings(0, 10, np.random.default_rng(0))

@@ -24,9 +24,9 @@ from vaneb.commands.train import train
 from vaneb.errors import InvalidOption
 from vaneb.fl.config import PRESETS, Config, config_from, default_config, fingerprint, read_config
 from vaneb.fl.errors import MissingData
-from vaneb.fl.figures import principal_plane, read_head_priors
+from vaneb.fl.head_priors import principal_axes, read_head_priors
 from vaneb.fl.results import Row, append_rows, read_rows, spread
-from vaneb.fl.tables import as_csv, as_markdown, as_text, evaluated_models, make_panels, read_beside
+from vaneb.fl.tables import as_csv, as_markdown, as_text, evaluated_models, make_panels
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -58,7 +58,13 @@ def test_a_grid_is_all_combinations():
     ("content", "message"),
     [
         ({"data": {"alpha": -1}}, r"\[data\] alpha = -1: must be a positive number"),
-        ({"data": {"shift": 7}}, r"\[data\] shift"),
+        ({"data": {"alpha": 0}}, r"\[data\] alpha"),
+        ({"data": {"shift": 7}}, r"\[data\] shift = 7: must be a number from 0"),
+        ({"data": {"shift": -0.1}}, r"\[data\] shift"),
+        ({"data": {"shift": float("nan")}}, r"\[data\] shift"),
+        ({"data": {"clients": 0}}, r"\[data\] clients = 0: must be a whole number of at least 1"),
+        ({"data": {"size_ratio": 0.5}}, r"\[data\] size_ratio"),
+        ({"data": {"label_groups": 0}}, r"\[data\] label_groups"),
         ({"data": {"clients": 2.5}}, r"\[data\] clients = 2.5: must be a whole number"),
         ({"data": {"clients": True}}, "whole number"),
         ({"training": {"participation": 0}}, "participation"),
@@ -143,7 +149,7 @@ def test_what_is_no_results_file_is_refused(tmp_path):
     with pytest.raises(MissingData, match="not a results file"):
         read_rows(tmp_path)
     (tmp_path / "results.csv").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(MissingData, match="not UTF-8"):
+    with pytest.raises(InvalidOption, match="is not a table of results"):
         read_rows(tmp_path)
     path = tmp_path / "other.csv"
     append_rows(path, [row(), row(seed=1)])
@@ -215,11 +221,9 @@ def test_tables_as_text_markdown_and_csv():
     assert evaluated_models(costs)[1].endswith("(the last); 60.0 CPU seconds, 5.00 MB sent, 401 MB of memory")
 
 
-def test_other_numbers_are_set_beside_ours(tmp_path):
-    path = tmp_path / "paper.csv"
-    path.write_text("protocol,method,alpha,clients,accuracy\nbalanced,FedAvg,0.1,100,61.5\n")
-    beside = read_beside(path, "mnist", alpha=None, shift=1.0)
-    assert "62.00 ± 2.83 (61.50)" in as_markdown(make_panels(ROWS, beside=beside))
+def test_published_numbers_stand_beside_ours():
+    published = {("balanced", "FedAvg", ("mnist", 0.1, 1.0, 100)): 61.5}
+    assert "62.00 ± 2.83 (61.50)" in as_markdown(make_panels(ROWS, published=published))
 
 
 # ---------------------------------------------------------------- commands
@@ -270,14 +274,17 @@ def test_the_prior_is_kept_for_the_figure(run):
     np.testing.assert_allclose(prior.responsibilities @ prior.atoms, prior.posterior, atol=1e-5)
 
 
-def test_principal_plane_is_that_of_the_covariance():
+def test_principal_axes_are_those_of_the_covariance():
     rng = np.random.default_rng(0)
     points = rng.standard_normal((30, 5)) * [5, 1, 3, 0.1, 0.2]
-    centre, plane = principal_plane(points)
-    np.testing.assert_allclose(plane.T @ plane, np.eye(2), atol=1e-10)
-    vectors = np.linalg.eigh(np.cov(points.T))[1][:, ::-1][:, :2]
-    np.testing.assert_allclose(np.abs(plane.T @ vectors), np.eye(2), atol=1e-8)
-    np.testing.assert_allclose(centre, points.mean(0))
+    axes = principal_axes(points, 2)
+    np.testing.assert_allclose(axes.directions.T @ axes.directions, np.eye(2), atol=1e-10)
+    values, vectors = (part[..., ::-1][..., :2] for part in np.linalg.eigh(np.cov(points.T)))
+    np.testing.assert_allclose(np.abs(axes.directions.T @ vectors), np.eye(2), atol=1e-8)
+    np.testing.assert_allclose(axes.centre, points.mean(0))
+    np.testing.assert_allclose(axes.shares, values / np.trace(np.cov(points.T)))
+    np.testing.assert_allclose(axes.of(points).var(0, ddof=1), values)
+    assert principal_axes(points[:2], 3).directions.shape == (5, 1)
 
 
 def test_figures_are_written(run, tmp_path):

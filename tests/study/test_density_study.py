@@ -9,6 +9,7 @@ from scipy.integrate import dblquad
 
 from vaneb import paper
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import read_rows
 from vaneb.reports import Reports
 from vaneb.study.density_study import (
     CENTRES,
@@ -21,7 +22,6 @@ from vaneb.study.density_study import (
     fine_prior,
 )
 from vaneb.study.rates import run_rates
-from vaneb.study.rows import read_rows
 from vaneb.theory import covariance_bounds
 
 

@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from typer.testing import CliRunner
 
 from vaneb.cli import app
+from vaneb.growing_tables import read_rows
 from vaneb.study.paper_mode import CURVES, PAPER_ESTIMATORS, PaperClients
-from vaneb.study.rows import read_rows
 from vaneb.study.scenarios import simulate
 from vaneb.study.statements import PRINTED, STATEMENTS, Comparison, as_markdown, examine, in_short
 from vaneb.study.sweep import Cell, cells, run_sweep

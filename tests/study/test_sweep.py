@@ -17,12 +17,14 @@ from typer.testing import CliRunner, Result
 
 from vaneb.commands.study import study
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import appending, read_rows
 from vaneb.study import tables
 from vaneb.study.rates import Slope, run_rates, slopes, slopes_as_markdown
-from vaneb.study.rows import appending, read_rows
+from vaneb.study.statements import Comparison, examine
 from vaneb.study.sweep import COLUMNS, Cell, cells, generator, measure, replicate_rows, run_sweep
 from vaneb.study.theory_study import THEORY
-from vaneb.study.workers import WorkerLost, run_jobs
+from vaneb.study.workers import run_jobs
+from vaneb.worker_processes import WorkerLost
 
 CELLS = [Cell("quadratic", 12, 5), Cell("poisson", 8, 5)]
 CHEAP = ("oracle", "npeb", "local")
@@ -125,8 +127,7 @@ def test_what_is_there_is_not_done_again(complete, tmp_path):
     assert path.read_bytes() == complete.read_bytes()
     run_sweep(path, CELLS, replicates=3, estimators=["local"], seed=3, progress=lambda *a: told.append(a))
     assert len(read_rows(path)) == 14
-    assert [share for _, share, _ in told] == [0.6, 1.0]  # 12 of 20 clients, then all
-    assert told[-1][2] == 0
+    assert [(done, expected) for _, done, expected in told] == [(12, 20), (20, 20)]  # clients
 
 
 def test_other_seeds_and_other_files_are_refused(complete, tmp_path):
@@ -195,7 +196,8 @@ def test_summary_of_known_rows():
     assert not oracle.best
     assert not local.best
     assert local.coverage == pytest.approx(0.85)
-    assert tables.lead(rows, oracle.cell, "npeb", "local") == (-2.0, pytest.approx(1.0), 2)
+    found = examine(rows, Comparison(oracle.cell, "npeb", "local"))
+    assert (found.difference, found.error, found.replicates) == (-2.0, pytest.approx(1.0), 2)
     assert "| **npeb** |" in tables.as_table(rows, "markdown")
     assert (
         tables.as_table(rows, "csv")

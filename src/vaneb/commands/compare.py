@@ -24,8 +24,8 @@ def compare(
     with errors_in_words():
         from vaneb.drawing import check_format
         from vaneb.files import make_folder
-        from vaneb.fl.errors import MissingData
-        from vaneb.fl.figures import draw_client_scaling, draw_prior, read_head_priors
+        from vaneb.fl.figures import draw_client_scaling, draw_prior
+        from vaneb.fl.head_priors import read_head_priors
         from vaneb.fl.results import read_rows
 
         check_format(form)
@@ -34,11 +34,7 @@ def compare(
         draw_client_scaling(rows, out / f"client_scaling.{form}", method or ())
         print(out / f"client_scaling.{form}")
         for folder in folders:
-            try:
-                priors = read_head_priors(folder)
-            except MissingData:
-                continue  # results without a method that fits a prior are fine
-            for prior in priors:
+            for prior in read_head_priors(folder):
                 path = out / f"prior_{_slug(prior.title)}.{form}"
                 draw_prior(prior, path)
                 print(path)

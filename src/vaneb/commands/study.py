@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +20,7 @@ from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
 
 if TYPE_CHECKING:
-    from vaneb.study.sweep import Progress
+    from vaneb.npmle.fit import Progress
 
 
 Subject = StrEnum("Subject", ["QUADRATIC", "LOGISTIC", "POISSON", "ALL", "THEORY", "DENSITY", "PRIOR"])
@@ -115,7 +116,7 @@ class Request(NamedTuple):
 
     def run(self, path: Path, work: Callable[..., None], **options: Any) -> None:
         """Do ``work``; an interrupt ends the command with what is saved and how to go on."""
-        from vaneb.study.rows import read_rows
+        from vaneb.growing_tables import read_rows
 
         common = {"replicates": self.replicates, "seed": self.seed, "workers": self.workers}
         try:
@@ -134,8 +135,8 @@ class Request(NamedTuple):
 
 
 def _scenarios(asked: Request, scenario: Subject, sweep: Sweep, names: list[str] | None, paper: bool) -> None:
+    from vaneb.growing_tables import read_rows
     from vaneb.study.figures import draw_sweeps
-    from vaneb.study.rows import read_rows
     from vaneb.study.scenarios import SCENARIOS
     from vaneb.study.sweep import cells, run_sweep
     from vaneb.study.tables import as_table
@@ -163,9 +164,9 @@ def _scenarios(asked: Request, scenario: Subject, sweep: Sweep, names: list[str]
 
 
 def _rates(asked: Request, subject: Subject) -> None:
+    from vaneb.growing_tables import read_rows
     from vaneb.study.density_study import DENSITY, as_markdown
     from vaneb.study.rates import run_rates, slopes, slopes_as_markdown
-    from vaneb.study.rows import read_rows
     from vaneb.study.theory_study import THEORY, draw_theory
 
     path = asked.out / f"{subject.value}.csv"
@@ -188,15 +189,16 @@ def _progress(quiet: bool) -> Iterator[Progress]:
     """A bar with the time left, on a terminal; elsewhere a line for every tenth of the work."""
     from rich.progress import BarColumn
 
-    tenths = 0
-    with terminal_bar(quiet, BarColumn(), total=1.0) as bar:
+    tenths, began = 0, time.monotonic()
+    with terminal_bar(quiet, BarColumn()) as bar:
 
-        def step(what: str, share: float, left: float) -> None:
+        def step(what: str, done: int, expected: int) -> None:
             nonlocal tenths
-            bar.update(description=what, completed=share, note=f"{duration(left)} left")
-            if int(10 * share) > tenths and not (quiet or bar.seen):
-                tenths = int(10 * share)
-                complain(f"{10 * tenths}% done, {duration(left)} left")
+            left = duration((time.monotonic() - began) * (expected - done) / done)
+            bar.update(description=what, completed=done, total=expected, note=f"{left} left")
+            if 10 * done // expected > tenths and not (quiet or bar.seen):
+                tenths = 10 * done // expected
+                complain(f"{10 * tenths}% done, {left} left")
 
         yield step
 

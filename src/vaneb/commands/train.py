@@ -18,7 +18,7 @@ from vaneb.errors import InvalidOption
 
 if TYPE_CHECKING:
     from vaneb.fl.config import Config
-    from vaneb.fl.experiment import OnProgress, Progress
+    from vaneb.fl.experiment import OnProgress, TrainingProgress
 
 
 def train(
@@ -139,7 +139,7 @@ def _live(quiet: bool) -> Iterator[OnProgress | None]:
     with terminal_bar(quiet, BarColumn(20), MofNCompleteColumn()) as bar:
         accuracy = ""
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: TrainingProgress) -> None:
             nonlocal accuracy
             if progress.accuracy is not None:
                 accuracy = ", ".join(f"{name} {value:.2f}%" for name, value in progress.accuracy.items())

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.errors import InvalidOption
 from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.checkpoint import Checkpoint, StageFolder
 from vaneb.fl.errors import TrainingFailed
@@ -47,14 +46,6 @@ class Stage:
     rounds: int
     participation: float
     options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise InvalidOption(f"rounds = {self.rounds}: must not be negative.")
-        if not 0 < self.participation <= 1:
-            raise InvalidOption(
-                f"participation = {self.participation}: must be a share above 0 and at most 1 (0.1 is 10%)."
-            )
 
 
 @dataclass(frozen=True)

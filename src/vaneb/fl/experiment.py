@@ -15,8 +15,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 
 from vaneb.errors import InvalidOption
-from vaneb.files import make_folder, write_atomically
+from vaneb.files import locked, make_folder, write_atomically
 from vaneb.fl.algorithm import Algorithm, Params
 from vaneb.fl.algorithms import build_algorithm
 from vaneb.fl.checkpoint import Checkpoint, StageFolder
@@ -45,7 +44,7 @@ from vaneb.fl.workers import WorkerPool, one_torch_thread
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Told to the progress callback after every round and every evaluation.
 
     Parameters
@@ -66,7 +65,7 @@ class Progress:
 
 
 Source = ImageData | OwnData
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[TrainingProgress], None]
 
 
 def run_experiment(
@@ -92,20 +91,19 @@ def run_experiment(
     """
     names = expand(config.methods)
     check_options(config)
-    make_folder(output)
-    wishes = _Wishes(output, workers, keep_client_states, keep_networks, on_progress)
+    options = _RunOptions(output, workers, keep_client_states, keep_networks, on_progress)
     rows: list[Row] = []
     source: Source | None = images
     if config.data.path:
         source = read_own(Path(config.data.path), config.data.client, config.data.label)
         config = with_own(config, source)
-    with _only_run_in(output):
+    with locked(output, "another run is writing there"):
         for setting in config.settings():
             methods = [build_method(name, setting) for name in names]
             todo = [method for method in methods if not _is_done(setting, method, output, keep_networks)]
             if todo:
                 source = source or load_images(setting.data.name, data_dir)
-                _run_setting(setting, todo, source, wishes)
+                _run_setting(setting, todo, source, options)
             for method in methods:
                 rows += rows_of(setting, method, output)
     return rows
@@ -191,7 +189,7 @@ def model_of(config: Config) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Wishes:
+class _RunOptions:
     """What a run was asked for besides its configuration."""
 
     output: Path
@@ -206,7 +204,7 @@ class _Setting:
     """What all methods of a setting share while they run."""
 
     config: Config
-    wishes: _Wishes
+    options: _RunOptions
     network: Network
     start: Params
     digest: str
@@ -251,18 +249,18 @@ class _StageRun:
         return sum(stage.rounds for stage in self.method.stages[: self.index]) + checkpoint.state.round
 
 
-def _run_setting(config: Config, methods: list[Method], images: Source, wishes: _Wishes) -> None:
+def _run_setting(config: Config, methods: list[Method], images: Source, options: _RunOptions) -> None:
     model = model_of(config)
     network = build_network(**model)
     start = read_params(network)
     data = federate_setting(config, images)
     _check_fits(network, data, model["name"])
-    folder = wishes.output / "data" / fingerprint([as_plain(config.data), config.seed])
+    folder = options.output / "data" / fingerprint([as_plain(config.data), config.seed])
     data.save(folder)
     try:
-        with WorkerPool(wishes.workers, model, folder) as pool:
+        with WorkerPool(options.workers, model, folder) as pool:
             names = _names_of(images, data)
-            setting = _Setting(config, wishes, network, start, data.digest(), pool, *names)
+            setting = _Setting(config, options, network, start, data.digest(), pool, *names)
             for method in methods:
                 _run_method(setting, method)
     finally:
@@ -313,7 +311,7 @@ def _run_method(setting: _Setting, method: Method) -> None:
     for index, stage in enumerate(method.stages):
         key = _stage_key(setting, key, stage, index)
         algorithm = build_algorithm(stage.algorithm, setting.network, stage.options)
-        folder = StageFolder(setting.wishes.output / "stages" / key)
+        folder = StageFolder(setting.options.output / "stages" / key)
         run = _StageRun(setting, method, index, folder, algorithm, before)
         about = {"title": f"{method.label}, {setting.title}", "seed": setting.config.seed, **as_plain(stage)}
         write_atomically(folder.folder / "stage.json", json.dumps(about, indent=1).encode())
@@ -331,7 +329,7 @@ def _run_method(setting: _Setting, method: Method) -> None:
         before += checkpoint.history
         if run.is_last:
             _evaluate(run, checkpoint)
-            if not setting.wishes.keep_client_states:
+            if not setting.options.keep_client_states:
                 folder.drop_client_states()
 
 
@@ -355,7 +353,7 @@ def _round_callback(run: _StageRun) -> Callable[[Checkpoint], None]:
         _tell(run, checkpoint, (time.perf_counter() - began) / rounds_run * (rounds - number))
         every = config.evaluate_every
         if run.is_last and every and number % every == 0 and number < rounds:
-            known = {row.round for row in rows_of(config, run.method, run.setting.wishes.output)}
+            known = {row.round for row in rows_of(config, run.method, run.setting.options.output)}
             if run.round_of_method(checkpoint) not in known:
                 _evaluate(run, checkpoint)
 
@@ -365,9 +363,9 @@ def _round_callback(run: _StageRun) -> Callable[[Checkpoint], None]:
 def _tell(
     run: _StageRun, checkpoint: Checkpoint, seconds_left: float, accuracy: dict[str, float] | None = None
 ) -> None:
-    if run.setting.wishes.on_progress is None:
+    if run.setting.options.on_progress is None:
         return
-    progress = Progress(
+    progress = TrainingProgress(
         setting=run.setting.title,
         method=run.method.label,
         stage=run.index + 1,
@@ -378,7 +376,7 @@ def _tell(
         diverged=checkpoint.diverged,
         accuracy=accuracy,
     )
-    run.setting.wishes.on_progress(progress)
+    run.setting.options.on_progress(progress)
 
 
 def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
@@ -386,8 +384,8 @@ def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
     setting = run.setting
     clients = setting.config.data.clients
     networks = None
-    if setting.wishes.keep_networks and checkpoint.state.round == run.stage.rounds:
-        networks = networks_folder(setting.config, run.method, setting.wishes.output)
+    if setting.options.keep_networks and checkpoint.state.round == run.stage.rounds:
+        networks = networks_folder(setting.config, run.method, setting.options.output)
         make_folder(networks)
     found = evaluate(
         run.stage, run.algorithm, setting.pool, run.folder, checkpoint, clients, run.seeds, networks=networks
@@ -396,7 +394,7 @@ def _evaluate(run: _StageRun, checkpoint: Checkpoint) -> None:
         _write_about(run, networks)
     rows = _rows(run, checkpoint, found)
     _write_record(run, rows[0].config, found)
-    append_rows(setting.wishes.output / RESULTS, rows)
+    append_rows(setting.options.output / RESULTS, rows)
     _tell(run, checkpoint, 0.0, {row.protocol: row.mean for row in rows if row.own})
 
 
@@ -453,7 +451,7 @@ def _write_about(run: _StageRun, folder: Path) -> None:
 
 def _write_record(run: _StageRun, config: str, found: Evaluation) -> None:
     """Beside the results file: what the fingerprint stands for, and the accuracy of every client."""
-    output = run.setting.wishes.output
+    output = run.setting.options.output
     for folder in ("configs", "clients"):
         (output / folder).mkdir(exist_ok=True)
     text = json.dumps(_method_content(run.setting.config, run.method), indent=1)
@@ -461,21 +459,3 @@ def _write_record(run: _StageRun, config: str, found: Evaluation) -> None:
     accuracies = {f"{protocol}_{prior}": value for (protocol, prior), value in found.accuracy.items()}
     seed = run.setting.config.seed
     np.savez(output / "clients" / f"{config}-{seed}.npz", **accuracies)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _only_run_in(output: Path) -> Iterator[None]:
-    """Refuse to write where another run is writing; a killed run leaves no lock behind."""
-    try:
-        import fcntl
-    except ImportError:  # no advisory locks on this system
-        yield
-        return
-    with open(output / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidOption(
-                f"{output}: another run is writing there. Wait for it, or use another folder."
-            ) from None
-        yield

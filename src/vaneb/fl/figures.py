@@ -2,79 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.drawing import legend_on_the_right, pyplot, save
 from vaneb.errors import InvalidOption
 from vaneb.fl.errors import MissingData
+from vaneb.fl.head_priors import HeadPrior, principal_axes
 from vaneb.fl.results import Row
 from vaneb.fl.tables import make_panels
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class HeadPrior:
-    """What an empirical Bayes step left in a stage's folder.
-
-    Parameters
-    ----------
-    title : which method and setting.
-    reported, posterior : (K, d), the clients' heads before and after.
-    atoms : (m, d)
-    weights : (m,)
-    responsibilities : (K, m)
-    """
-
-    title: str
-    reported: Array
-    posterior: Array
-    atoms: Array
-    weights: Array
-    responsibilities: Array
-
-
-def read_head_priors(output: Path) -> list[HeadPrior]:
-    """The priors of all empirical Bayes stages in a run's folder."""
-    from vaneb.fl.trees import load_tree
-
-    priors = []
-    for info in sorted((output / "stages").glob("*/info.npz")):
-        about = json.loads((info.parent / "stage.json").read_text())
-        content = load_tree(info)
-        arrays = {
-            name: content[name].numpy().astype(np.float64)
-            for name in ("reported", "posterior", "atoms", "weights", "responsibilities")
-        }
-        priors.append(HeadPrior(about["title"], **arrays))
-    if not priors:
-        raise MissingData(f"{output}: no method with a prior was run there. Train with --method vaneb_ft.")
-    return priors
-
-
-def principal_plane(points: Array) -> tuple[Array, Array]:
-    """Mean (d,) and the first two principal directions (d, 2) of points (K, d).
-
-    From the K x K Gram matrix: d may be the number of weights of a network.
-    """
-    centre = points.mean(0)
-    values, vectors = np.linalg.eigh((points - centre) @ (points - centre).T)
-    top = vectors[:, -2:][:, ::-1] / np.sqrt(np.maximum(values[-2:][::-1], 1e-300))
-    return centre, (points - centre).T @ top
 
 
 def draw_prior(prior: HeadPrior, path: Path) -> None:
     """Heads, atoms and posterior heads in the plane of the heads' first two principal components, the
     atoms' masses, and how concentrated each client's responsibilities are."""
     plt = pyplot()
-    centre, plane = principal_plane(prior.reported)
+    axes = principal_axes(prior.reported, 2)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6))
     for points, style in (
         (prior.reported, {"color": "0.7", "s": 12, "label": "fine-tuned heads"}),
@@ -85,7 +31,7 @@ def draw_prior(prior: HeadPrior, path: Path) -> None:
             {"facecolors": "none", "edgecolors": "tab:blue", "s": 50, "label": "posterior means"},
         ),
     ):
-        left.scatter(*((points - centre) @ plane).T, **style)
+        left.scatter(*axes.of(points).T, **style)
     figure.suptitle(prior.title, fontsize=11)
     left.set(xlabel="first principal component", ylabel="second", title="heads")
     left.legend(fontsize=8)

@@ -16,7 +16,7 @@ from torch import Tensor
 PSEUDO_IMAGES = 1.0
 
 
-def log_proportions(labels: Tensor, n_classes: int, pseudo_images: float = PSEUDO_IMAGES) -> Tensor:
+def log_proportions(labels: Tensor, n_classes: int) -> Tensor:
     """log p_kc, p_kc = (n_kc + e / C) / (n_k + e), shape (classes,): finite for classes never seen."""
-    counts = torch.bincount(labels, minlength=n_classes).to(torch.float32) + pseudo_images / n_classes
+    counts = torch.bincount(labels, minlength=n_classes).to(torch.float32) + PSEUDO_IMAGES / n_classes
     return torch.log(counts / counts.sum())

@@ -24,11 +24,9 @@ def client_sizes(total: int, n_clients: int, ratio: float, rng: np.random.Genera
 
     In random order; with a ratio of one they differ by at most one.
     """
-    if not 1 <= ratio < np.inf:
-        raise InvalidOption(f"size_ratio = {ratio}: must be 1 (all clients of one size) or more.")
+    even = even_sizes(total, n_clients)  # refuses what cannot be split
     if ratio == 1:
-        return even_sizes(total, n_clients)
-    even_sizes(total, n_clients)  # refuses what cannot be split
+        return even
     shares = ratio ** np.linspace(0, 1, n_clients)
     edges = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * total).astype(np.int64)
     sizes = np.diff(edges)
@@ -42,8 +40,6 @@ def client_sizes(total: int, n_clients: int, ratio: float, rng: np.random.Genera
 
 def even_sizes(total: int, n_clients: int) -> Integers:
     """``total`` split into K sizes that differ by at most one."""
-    if n_clients < 1:
-        raise InvalidOption(f"clients = {n_clients}: must be at least 1.")
     if total < n_clients:
         raise InvalidOption(
             f"clients = {n_clients} with total = {total} images leaves clients without any. "
@@ -65,8 +61,6 @@ def dirichlet_counts(
     available : (C,), images per class.
     alpha : concentration; small is skewed.
     """
-    if not alpha > 0:
-        raise InvalidOption(f"alpha = {alpha}: must be positive; small is skewed, large is even.")
     if sizes.sum() > available.sum():
         raise InvalidOption(
             f"total = {sizes.sum()} images asked for, but the data set has {available.sum()}."
@@ -93,8 +87,6 @@ def _over_open_classes(proportions: NDArray[np.float64], left: Integers) -> NDAr
 
 def label_meanings(n_groups: int, n_classes: int, rng: np.random.Generator) -> Integers:
     """What class c is called in each group of clients, shape (groups, C); the first group keeps the names."""
-    if n_groups < 1:
-        raise InvalidOption(f"label_groups = {n_groups}: must be at least 1.")
     return np.stack([np.arange(n_classes), *(rng.permutation(n_classes) for _ in range(n_groups - 1))])
 
 

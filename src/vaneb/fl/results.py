@@ -1,14 +1,7 @@
-"""The results file: one line per method, protocol and treatment of the label prior, written as they come.
-
-A line is appended in one write and flushed to disk, so that a run that is cut loses nothing it has
-finished; an incomplete last line is ignored when the file is read.
-"""
+"""The results file: one line per method, protocol and treatment of the label prior, written as they come."""
 
 from __future__ import annotations
 
-import csv
-import io
-import os
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -17,6 +10,8 @@ from typing import Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb import growing_tables
+from vaneb.files import replacing
 from vaneb.fl.errors import MissingData
 
 RESULTS = "results.csv"
@@ -89,23 +84,17 @@ _TYPES = get_type_hints(Row)
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:
     """Add rows to a results file, creating it with its header."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    complete = _complete_text(path)
-    if not complete.startswith(",".join(COLUMNS).encode() + b"\n"):
-        # A new file, or one from before a column was added: all of it is written again.
-        rows = [*(read_rows(path) if complete else ()), *rows]
-        complete = b""
-        writer.writeheader()
-    for row in rows:
-        writer.writerow(asdict(row))
-    with open(path, "r+b" if path.exists() else "xb") as file:
-        # Cut off what an earlier run may have left of a line.
-        file.truncate(len(complete))
-        file.seek(0, os.SEEK_END)
-        file.write(text.getvalue().encode())
-        file.flush()
-        os.fsync(file.fileno())
+    before = growing_tables.read_rows(path)
+    if before and list(before[0]) != COLUMNS:  # from before a column was added
+        with replacing(path) as temporary:
+            _append(temporary, read_rows(path))
+    _append(path, rows)
+
+
+def _append(path: Path, rows: Iterable[Row]) -> None:
+    with growing_tables.appending(path, COLUMNS) as file:
+        for row in rows:
+            file.write(asdict(row))
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -113,31 +102,19 @@ def read_rows(path: Path) -> list[Row]:
     file = path / RESULTS if path.is_dir() else path
     if not file.exists():
         raise MissingData(f"{file}: no results there. Give a folder that `vaneb train ... -o` wrote.")
-    try:
-        text = _complete_text(file).decode()
-    except UnicodeDecodeError:
-        raise MissingData(f"{file}: not a results file, it is not UTF-8 text.") from None
-    reader = csv.DictReader(io.StringIO(text))
-    missing = {item.name for item in fields(Row) if item.default is MISSING} - set(reader.fieldnames or ())
-    if missing:
-        raise MissingData(f"{file}: not a results file, the column {sorted(missing)[0]!r} is missing.")
-    try:
-        return [
-            Row(**{name: _parse(_TYPES[name], line[name]) for name in COLUMNS if name in line})
-            for line in reader
-        ]
-    except (TypeError, ValueError) as error:
-        raise MissingData(
-            f"{file}: line {reader.line_num} cannot be read ({error}). Remove that line; the next "
-            "`vaneb train` there makes up for it."
-        ) from None
-
-
-def _complete_text(path: Path) -> bytes:
-    if not path.exists():
-        return b""
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1]
+    found = []
+    for number, line in enumerate(growing_tables.read_rows(file), start=2):
+        missing = {item.name for item in fields(Row) if item.default is MISSING} - line.keys()
+        if missing:
+            raise MissingData(f"{file}: not a results file, the column {min(missing)!r} is missing.")
+        try:
+            found.append(Row(**{name: _parse(_TYPES[name], line[name]) for name in COLUMNS if name in line}))
+        except ValueError as error:
+            raise MissingData(
+                f"{file}: line {number} cannot be read ({error}). Remove that line; the next `vaneb train` "
+                "there makes up for it."
+            ) from None
+    return found
 
 
 def _parse(kind: type, text: str) -> Any:

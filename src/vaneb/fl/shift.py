@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from vaneb.errors import InvalidOption
-
 #: s = 1: degrees, pixels (of 28), pixels (of 28), share of contrast taken away.
 ROTATION, TRANSLATION, BLUR, CONTRAST = 25.0, 3.0, 1.0, 0.4
 #: Of colour images: change of brightness, contrast and saturation; scale and shear of the affine map.
@@ -102,11 +100,6 @@ def clusters(channels: int) -> dict[str, Transform]:
     return GREY if channels == 1 else COLOUR
 
 
-def check_strength(strength: float) -> None:
-    if not 0 <= strength <= 3:
-        raise InvalidOption(f"shift = {strength}: must be between 0 (none) and 3; the tables use 0, 1 and 2.")
-
-
 def transform(
     images: NDArray[np.uint8], cluster: int, strength: float, rng: np.random.Generator | None = None
 ) -> NDArray[np.uint8]:
@@ -116,7 +109,6 @@ def transform(
     ----------
     rng : draws the random factor of training images; None for hold-out images, which have none.
     """
-    check_strength(strength)
     if strength == 0:
         return images
     function = list(clusters(images.shape[1]).values())[cluster]

@@ -5,17 +5,16 @@ Run, table and figure are separate steps: everything here is made from results f
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from vaneb import text_tables
 from vaneb.errors import InvalidOption
 from vaneb.fl.methods import METHODS
 from vaneb.fl.results import Row
+from vaneb.text_tables import padded
 
 Column = tuple[str, float, float, int]
 """Data set, alpha, shift, clients."""
@@ -46,7 +45,7 @@ class Cell:
     seeds: int
     deviation: float
     best: bool
-    beside: float | None = None
+    published: float | None = None
     """A number from elsewhere to compare with."""
 
 
@@ -65,7 +64,7 @@ def make_panels(
     *,
     points: str = "own",
     value: str = "mean",
-    beside: Mapping[tuple[str, str, Column], float] | None = None,
+    published: Mapping[tuple[str, str, Column], float] | None = None,
 ) -> list[Panel]:
     """Panels A and B from the last round of every run.
 
@@ -73,7 +72,7 @@ def make_panels(
     ----------
     points : "own", "corrected" or "added"; see ``POINTS``.
     value : "mean", "worst_tenth" or "decile_1" to "decile_9".
-    beside : numbers to set beside ours, by (protocol, method, column).
+    published : numbers from elsewhere to compare with, by (protocol, method, column).
     """
     if points not in POINTS:
         raise InvalidOption(f"points = {points!r}: use one of {', '.join(POINTS)}.")
@@ -91,7 +90,7 @@ def make_panels(
             # A later line replaces an earlier one of the same seed: the run was made again.
             found.setdefault((row.method, _column(row)), {})[row.seed] = getattr(row, value)
         title = _TITLES[protocol] + _NOTES[prior] + ("" if value == "mean" else f" ({value})")
-        panels.append(_panel(title, protocol, found, beside or {}))
+        panels.append(_panel(title, protocol, found, published or {}))
     return panels
 
 
@@ -103,7 +102,7 @@ def _panel(
     title: str,
     protocol: str,
     found: dict[tuple[str, Column], dict[int, float]],
-    beside: Mapping[tuple[str, str, Column], float],
+    published: Mapping[tuple[str, str, Column], float],
 ) -> Panel:
     columns = sorted({column for _, column in found})
     means = {key: float(np.mean(list(by_seed.values()))) for key, by_seed in found.items()}
@@ -122,29 +121,9 @@ def _panel(
             len(by_seed),
             deviation,
             round(mean, 2) == best[column],
-            beside.get((protocol, method, column)),
+            published.get((protocol, method, column)),
         )
     return Panel(title, protocol, columns, cells)
-
-
-def read_beside(
-    path: Path, data: str, alpha: float | None, shift: float | None
-) -> dict[tuple[str, str, Column], float]:
-    """Numbers to set beside ours, from a CSV file with protocol, method, clients, accuracy, alpha or shift.
-
-    ``alpha`` and ``shift`` say what holds for all lines of a file that has no such column.
-    """
-    numbers = {}
-    with open(path, newline="") as file:
-        for line in csv.DictReader(file):
-            column = (
-                data,
-                float(line["alpha"] if alpha is None else alpha),
-                float(line["shift"] if shift is None else shift),
-                int(line["clients"]),
-            )
-            numbers[line["protocol"], line["method"], column] = float(line["accuracy"])
-    return numbers
 
 
 # ---------------------------------------------------------------- rendering
@@ -179,73 +158,67 @@ def _number(cell: Cell | None) -> str:
     return text
 
 
+def _grid(panel: Panel, cell_text: Callable[[Cell | None], str]) -> tuple[list[str], list[list[str]]]:
+    """Headings, and a row for each method."""
+    headings = ["Method", *(_heading(panel.columns, column) for column in panel.columns)]
+    rows = [
+        [method, *(cell_text(row.get(column)) for column in panel.columns)]
+        for method, row in panel.cells.items()
+    ]
+    return headings, rows
+
+
 def as_text(panels: Sequence[Panel], bold: bool = False) -> str:
     """Plain text; the best of each column carries a star, and is bold on a terminal if ``bold``."""
     lines = []
     for panel in panels:
-        headings = [_heading(panel.columns, column) for column in panel.columns]
-        grid = [
-            [method, *(_number(row.get(column)) + _star(row.get(column)) for column in panel.columns)]
-            for method, row in panel.cells.items()
-        ]
-        widths = [max(map(len, column)) for column in zip(["Method", *headings], *grid, strict=True)]
-        lines += [f"{panel.title} ({_common(panel.columns)})", _line(["Method", *headings], widths)]
-        lines.append("-" * len(lines[-1]))
-        for (_, row), texts in zip(panel.cells.items(), grid, strict=True):
-            marks = [False, *(bool(cell and cell.best) for cell in map(row.get, panel.columns))]
-            lines.append(_line(texts, widths, marks if bold else None))
-        lines.append("")
+        headings, rows = _grid(panel, lambda cell: _number(cell) + ("*" if cell and cell.best else " "))
+        grid = padded([headings, *rows])
+        for texts in grid if bold else []:
+            texts[:] = [f"\x1b[1m{text}\x1b[0m" if text.endswith("*") else text for text in texts]
+        head, *body = ("  ".join(texts).rstrip() for texts in grid)
+        lines += [f"{panel.title} ({_common(panel.columns)})", head, "-" * len(head), *body, ""]
     return "\n".join(lines)
-
-
-def _star(cell: Cell | None) -> str:
-    return "*" if cell is not None and cell.best else " "
-
-
-def _line(texts: list[str], widths: list[int], marks: list[bool] | None = None) -> str:
-    padded = [texts[0].ljust(widths[0]), *(t.rjust(w) for t, w in zip(texts[1:], widths[1:], strict=True))]
-    if marks is not None:
-        padded = [f"\x1b[1m{t}\x1b[0m" if mark else t for t, mark in zip(padded, marks, strict=True)]
-    return "  ".join(padded).rstrip()
 
 
 def as_markdown(panels: Sequence[Panel]) -> str:
     """Markdown; the best of each column is bold, a number from elsewhere follows in parentheses."""
+
+    def cell_text(cell: Cell | None) -> str:
+        text = f"**{_number(cell)}**" if cell and cell.best else _number(cell)
+        return text if cell is None or cell.published is None else f"{text} ({cell.published:.2f})"
+
     lines = []
     for panel in panels:
-        headings = [_heading(panel.columns, column) for column in panel.columns]
-        lines += [f"**{panel.title}** ({_common(panel.columns)})", ""]
-        lines.append("| Method | " + " | ".join(headings) + " |")
-        lines.append("|---|" + "---:|" * len(headings))
-        for method, row in panel.cells.items():
-            texts = []
-            for cell in map(row.get, panel.columns):
-                text = _number(cell)
-                if cell is not None and cell.best:
-                    text = f"**{text}**"
-                if cell is not None and cell.beside is not None:
-                    text += f" ({cell.beside:.2f})"
-                texts.append(text)
-            lines.append(f"| {method} | " + " | ".join(texts) + " |")
-        lines.append("")
+        title = f"**{panel.title}** ({_common(panel.columns)})"
+        lines += [title, "", text_tables.as_markdown(*_grid(panel, cell_text)), ""]
     return "\n".join(lines)
 
 
 def as_csv(panels: Sequence[Panel]) -> str:
     """One line per number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["protocol", "method", "data", "alpha", "shift", "clients", "accuracy", "deviation", "seeds", "best"]
+    head = [
+        "protocol",
+        "method",
+        "data",
+        "alpha",
+        "shift",
+        "clients",
+        "accuracy",
+        "deviation",
+        "seeds",
+        "best",
+    ]
+    return text_tables.as_csv(
+        head,
+        [
+            [panel.protocol, method, *column, f"{cell.value:.4f}", f"{cell.deviation:.4f}", cell.seeds]
+            + [int(cell.best)]
+            for panel in panels
+            for method, row in panel.cells.items()
+            for column, cell in sorted(row.items())
+        ],
     )
-    for panel in panels:
-        for method, row in panel.cells.items():
-            for column, cell in sorted(row.items()):
-                writer.writerow(
-                    [panel.protocol, method, *column, f"{cell.value:.4f}", f"{cell.deviation:.4f}"]
-                    + [cell.seeds, int(cell.best)]
-                )
-    return text.getvalue()
 
 
 def evaluated_models(rows: Sequence[Row]) -> list[str]:

@@ -26,14 +26,12 @@ from vaneb.blocks import map_blocks
 from vaneb.errors import InvalidOption
 from vaneb.estimators import fixed_covariance
 from vaneb.likelihood.base import Array, Likelihood
+from vaneb.npmle.pseudo_em import pseudo_em
 from vaneb.npmle.weights import likelihood_matrix, npmle_weights
-from vaneb.semidefinite import solve_ridged
 
 #: Where the weights start.  "fixed-covariance" is what the paper says its implementation does, "coupled" the
 #: line that Algorithm 1 prints, "uniform" neither, for comparison.
 STARTS = ("fixed-covariance", "coupled", "uniform")
-#: Ridge of the M-step, as a share of the diagonal: an atom may be informed about in some directions only.
-RIDGE = 1e-13
 
 
 def starting_weights(likelihood: Likelihood, atoms: Array, start: str, tol: float) -> Array:
@@ -69,28 +67,8 @@ def e_step(likelihood: Likelihood, atoms: Array, weights: Array) -> tuple[Array,
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def pseudo_em_step(likelihood: Likelihood, atoms: Array, weights: Array) -> tuple[Array, Array]:
-    """New atoms (m, d) and weights (m,).
-
-    The M-step is taken as a_j + [sum_k r_kj P_k]^{-1} sum_k r_kj P_k (theta_hat_k - a_j), the same number.
-    """
-    sums = likelihood.expectation(atoms, np.log(weights))[1]
-    # Both sum p_k(a_j) / (K f_k) times something over clients: w_j times that is r_kj / K times it.
-    moved = atoms + _divide(sums.gradient, sums.information)
-    weights = weights * sums.value
-    return moved, weights / weights.sum()
-
-
-def _divide(gradient: Array, information: Array) -> Array:
-    """information^{-1} gradient, (m, d); an atom that nobody is informed about stays."""
-    if information.ndim == 2:
-        return np.divide(gradient, information, out=np.zeros_like(gradient), where=information > 0)
-    return solve_ridged(information, gradient, RIDGE)
-
-
 def algorithm_1(likelihood: Likelihood, atoms: Array, weights: Array, steps: int) -> tuple[Array, Array]:
     """Atoms and weights after ``steps`` steps; an atom whose weight is zero can never come back, and goes."""
-    for _ in range(steps):
-        atoms, weights = atoms[weights > 0], weights[weights > 0]
-        atoms, weights = pseudo_em_step(likelihood, atoms, weights)
+    there = weights > 0
+    atoms, weights, _ = pseudo_em(likelihood, atoms[there], weights[there], steps)
     return atoms[weights > 0], weights[weights > 0]

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import read_rows
 from vaneb.report.embed import numbers
 from vaneb.study.estimators import ESTIMATORS
-from vaneb.study.rows import read_rows
-from vaneb.study.tables import HEADER, ORACLE, Summary, as_csv, summarise
+from vaneb.study.tables import HEADER, ORACLE, Panel, Summary, as_csv, panels_of, summarise
 
 REPLICATES, PAPER, THEORY = "replicates.csv", "paper.csv", "theory.csv"
-#: An estimator further than this from the best of its panel is cut off by the frame.
-OFF_SCALE = 3.0
-ALONG = {"clients": "clients K", "n_min": "smallest sample size n_min"}
 
 
 def study_content(folder: Path, paper: bool = False) -> dict[str, Any]:
@@ -35,7 +32,10 @@ def study_content(folder: Path, paper: bool = False) -> dict[str, Any]:
         "sentence": _sentence(rows, lines, theory),
         "notes": _notes(rows, lines) + (_statements(rows) if paper else []),
         "estimators": [name for name in ESTIMATORS if any(line.estimator == name for line in lines)],
-        "scenarios": [_scenario(name, lines) for name in dict.fromkeys(line.cell.scenario for line in lines)],
+        "scenarios": [
+            {"name": name, "panels": [_panel(each) for each in panels_of(lines, name)]}
+            for name in dict.fromkeys(line.cell.scenario for line in lines)
+        ],
         "table": {
             "head": list(HEADER),
             "rows": list(csv.reader(io.StringIO(as_csv(lines))))[1:],
@@ -93,39 +93,24 @@ def _statements(rows: Sequence[dict[str, str]]) -> list[str]:
     return [in_short(text, findings) for text, findings in verdicts(rows).items()]
 
 
-def _scenario(name: str, lines: Sequence[Summary]) -> dict[str, Any]:
-    own = [line for line in lines if line.cell.scenario == name and line.replicates]
-    fixed = {"clients": max(line.cell.n_min for line in own), "n_min": max(line.cell.clients for line in own)}
-    panels = [
-        _panel(
-            along, [x for x in own if getattr(x.cell, other) == fixed[along]], f"{letter} = {fixed[along]}"
-        )
-        for along, other, letter in (("clients", "n_min", "n_min"), ("n_min", "clients", "K"))
-    ]
-    several = [panel for panel in panels if len(panel["places"]) > 1]
-    return {"name": name, "panels": several or panels[:1]}
-
-
-def _panel(along: str, lines: Sequence[Summary], fixed: str) -> dict[str, Any]:
-    places = sorted({getattr(line.cell, along) for line in lines})
-    smallest = [min(line.rmse for line in lines if getattr(line.cell, along) == place) for place in places]
-    ceiling = OFF_SCALE * max(smallest)
+def _panel(panel: Panel) -> dict[str, Any]:
+    highest = 1.08 * max(line.rmse + np.nan_to_num(line.error) for line in panel.lines)
     return {
-        "label": f"{ALONG[along]} ({fixed})",
-        "places": places,
-        "ceiling": min(ceiling, 1.08 * max(line.rmse + np.nan_to_num(line.error) for line in lines)),
-        "off": sorted({line.estimator for line in lines if line.rmse > ceiling}),
-        "rmse": [_series(name, along, lines, "rmse") for name in ESTIMATORS],
-        "coverage": [_series(name, along, lines, "coverage") for name in ESTIMATORS],
+        "label": panel.label,
+        "places": panel.places,
+        "ceiling": min(panel.ceiling, highest),
+        "off": sorted({line.estimator for line in panel.lines if line.rmse > panel.ceiling}),
+        "rmse": [_series(name, panel, "rmse") for name in ESTIMATORS],
+        "coverage": [_series(name, panel, "coverage") for name in ESTIMATORS],
     }
 
 
-def _series(name: str, along: str, lines: Sequence[Summary], value: str) -> dict[str, Any]:
+def _series(name: str, panel: Panel, value: str) -> dict[str, Any]:
     points = []
-    for line in sorted(lines, key=lambda each: each.cell):
+    for line in sorted(panel.lines, key=lambda each: each.cell):
         if line.estimator == name and not np.isnan(getattr(line, value)):
             error = numbers(line.error) if value == "rmse" else 0
-            place, note = getattr(line.cell, along), f"{line.replicates} replicates"
+            place, note = getattr(line.cell, panel.along), f"{line.replicates} replicates"
             points.append([place, numbers(getattr(line, value)), error or 0, note])
     return {
         "name": name,
@@ -136,7 +121,8 @@ def _series(name: str, along: str, lines: Sequence[Summary], value: str) -> dict
 
 
 def _theory(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    from vaneb.study.rates import curve, slopes
+    from vaneb.study.rates import HEADER as SLOPES
+    from vaneb.study.rates import curve, slope_cells, slopes
     from vaneb.study.theory_study import MEASURES, PRIORS, THEORY
 
     panels = []
@@ -153,16 +139,8 @@ def _theory(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
                 if series:
                     what = "excess risk" if measure == "excess" else "squared Hellinger distance"
                     panels.append({"title": f"{prior}: {what}", "along": sweep, "series": series})
-    found = [
-        [s.prior, s.measure, s.estimator, s.sweep, f"{s.value:.2f}", _error(s.error), f"{s.expected:g}"]
-        for s in slopes(THEORY, rows)
-    ]
-    head = ["prior", "measure", "estimator", "along", "slope", "s.e.", "theory, up to logs"]
-    return {"panels": panels, "head": head, "slopes": found}
-
-
-def _error(value: float) -> str:
-    return "" if np.isnan(value) else f"{value:.2f}"
+    found = [slope_cells(each)[:-1] for each in slopes(THEORY, rows)]
+    return {"panels": panels, "head": list(SLOPES[:-1]), "slopes": found}
 
 
 def curves_content(paper: bool = False) -> dict[str, Any]:

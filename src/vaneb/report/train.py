@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.fl.head_priors import HeadPrior, principal_axes, read_head_priors
 from vaneb.fl.results import RESULTS, Row, read_rows
 from vaneb.report.embed import numbers
 
@@ -41,7 +42,7 @@ def train_content(folder: Path) -> dict[str, Any]:
         "notes": _notes(rows),
         "settings": [_setting_content(folder, rows, each) for each in settings],
         "running": [stage for stage in stages if stage["done"] < stage["rounds"]],
-        "heads": _heads(folder),
+        "heads": [_picture(prior) for prior in islice(read_head_priors(folder), MOST_HEADS)],
     }
 
 
@@ -194,43 +195,20 @@ def _stages(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _heads(folder: Path) -> list[dict[str, Any]]:
+def _picture(prior: HeadPrior) -> dict[str, Any]:
     """Clients' heads before and after the empirical Bayes step, and the atoms, in principal components."""
-    pictures = []
-    for file in sorted((folder / "stages").glob("*/info.npz")):
-        try:
-            title = json.loads((file.parent / "stage.json").read_text())["title"]
-            with np.load(file, allow_pickle=False) as content:
-                names = ("reported", "posterior", "atoms", "weights", "responsibilities")
-                arrays = {name: content[f"tensor/{name}"].astype(np.float64) for name in names}
-        except (OSError, KeyError, ValueError):
-            continue
-        pictures.append(_picture(title, arrays))
-        if len(pictures) == MOST_HEADS:
-            break
-    return pictures
-
-
-def _picture(title: str, arrays: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
-    reported = arrays["reported"]
-    centre = reported.mean(axis=0)
-    # From the K x K Gram matrix: a head may have thousands of weights.
-    values, vectors = np.linalg.eigh((reported - centre) @ (reported - centre).T)
-    count = int(np.clip((values > 1e-12 * max(values[-1], 1e-300)).sum(), 1, 3))
-    top = vectors[:, -count:][:, ::-1] / np.sqrt(np.maximum(values[-count:][::-1], 1e-300))
-    axes = (reported - centre).T @ top
-    shares = values[-count:][::-1] / max(values.sum(), 1e-300)
+    axes = principal_axes(prior.reported, 3)
     return {
-        "title": title,
+        "title": prior.title,
         "prior": {
-            "axes": [f"component {i + 1} ({share:.0%})" for i, share in enumerate(shares)],
-            "dimension": count,
-            "atoms": numbers((arrays["atoms"] - centre) @ axes),
-            "weights": numbers(arrays["weights"]),
+            "axes": [f"component {i + 1} ({share:.0%})" for i, share in enumerate(axes.shares)],
+            "dimension": len(axes.shares),
+            "atoms": numbers(axes.of(prior.atoms)),
+            "weights": numbers(prior.weights),
             "spreads": None,
         },
-        "own": numbers(((reported - centre) @ axes).T),
-        "mean": numbers(((arrays["posterior"] - centre) @ axes).T),
-        "parameters": reported.shape[1],
-        "largest": numbers(arrays["responsibilities"].max(axis=1)),
+        "own": numbers(axes.of(prior.reported).T),
+        "mean": numbers(axes.of(prior.posterior).T),
+        "parameters": prior.reported.shape[1],
+        "largest": numbers(prior.responsibilities.max(axis=1)),
     }

@@ -32,10 +32,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb import text_tables
 from vaneb.covariance.base import DiagonalCovariance, Wire
 from vaneb.errors import InvalidReport
+from vaneb.growing_tables import Row
 from vaneb.study.rates import Rows, Study, slopes, slopes_as_markdown, standard_error
-from vaneb.study.rows import Row
 from vaneb.study.workers import Job
 
 Array = NDArray[np.float64]
@@ -216,12 +217,7 @@ def _values(rows: Rows, measure: str, **where: str) -> Array:
 
 def as_markdown(rows: Rows) -> str:
     """Rates in K and n, then every measure by place, means with standard errors."""
-    lines = [
-        slopes_as_markdown(slopes(DENSITY, rows)),
-        "",
-        f"| estimator | K | n | {' | '.join(MEASURES)} |",
-        "|---|---:|---:|" + "---:|" * len(MEASURES),
-    ]
+    lines = []
     places = sorted({(row["estimator"], int(row["clients"]), int(row["n"])) for row in rows})
     for estimator, k, n in places:
         cells = []
@@ -230,5 +226,6 @@ def as_markdown(rows: Rows) -> str:
             error = standard_error(values)
             note = "" if np.isnan(error) else f"{error:.1g}"
             cells.append(f"{values.mean():.3g} ({note})" if len(values) else "")
-        lines.append(f"| {estimator} | {k} | {n} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([estimator, str(k), str(n), *cells])
+    table = text_tables.as_markdown(("estimator", "K", "n", *MEASURES), lines)
+    return f"{slopes_as_markdown(slopes(DENSITY, rows))}\n\n{table}"

@@ -4,7 +4,7 @@
     algorithm-1   the paper's VANEB: ``vaneb.paper.Algorithm1``
     npeb          the same EM with covariances fixed at the reported ones: ``vaneb.paper.NPEB``
     adamix        Gaussian mixture prior with MAP shrinkage, from the same reports as npeb
-    fedavg        one average for everybody
+    fedavg        one average for everybody, weighted by numbers of rows
     local         every client's own estimate
 
 They differ from the estimators of the same name in ``vaneb.study.estimators``, which are stronger: those

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
-from vaneb.study.sweep import Progress, append_jobs, checked_rows
+from vaneb.study.sweep import append_jobs, checked_rows
 from vaneb.study.workers import Job
+from vaneb.text_tables import as_markdown
+
+if TYPE_CHECKING:
+    from vaneb.npmle.fit import Progress
 
 Array = NDArray[np.float64]
 Rows = Sequence[dict[str, str]]
@@ -133,16 +138,17 @@ def standard_error(values: Array) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
+#: Of a table of slopes.
+HEADER = ("prior", "measure", "estimator", "along", "slope", "s.e.", "theory, up to logs", "replicates")
+
+
+def slope_cells(s: Slope) -> list[str]:
+    """A line of the table."""
+    error = "" if np.isnan(s.error) else f"{s.error:.2f}"
+    numbers = [f"{s.value:.2f}", error, f"{s.expected:g}", str(s.replicates)]
+    return [s.prior, s.measure, s.estimator, s.sweep, *numbers]
+
+
 def slopes_as_markdown(found: Sequence[Slope]) -> str:
     """The slopes as a table."""
-    lines = [
-        "| prior | measure | estimator | along | slope | s.e. | theory, up to logs | replicates |",
-        "|---|---|---|---|---:|---:|---:|---:|",
-    ]
-    for s in found:
-        error = "" if np.isnan(s.error) else f"{s.error:.2f}"
-        lines.append(
-            f"| {s.prior} | {s.measure} | {s.estimator} | {s.sweep} | {s.value:.2f} | {error} "
-            f"| {s.expected:g} | {s.replicates} |"
-        )
-    return "\n".join(lines)
+    return as_markdown(HEADER, map(slope_cells, found), left=range(4))

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from vaneb import text_tables
 from vaneb.study.sweep import Cell
 from vaneb.study.tables import Rows, by_replicate
 
@@ -143,10 +144,7 @@ def _squared_error(values: np.ndarray) -> float:
 
 def printed_as_markdown(rows: Rows) -> str:
     """The paper's six numbers beside ours."""
-    lines = [
-        "| cell | estimator | printed | ours | s.e. | median | replicates |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
+    lines = []
     for cell, values in PRINTED.items():
         for name, value in zip((VANEB, NPEB), values, strict=True):
             own = np.array(list(by_replicate(rows, cell, name).values()))
@@ -157,11 +155,10 @@ def printed_as_markdown(rows: Rows) -> str:
                     _number(np.sqrt(_squared_error(own)), ".3f"),
                     f"{np.median(own):.3f}",
                 ]
-            lines.append(
-                f"| {cell.scenario} K={cell.clients} n={cell.n_min} | {name} | {value:.3f} "
-                f"| {' | '.join(ours)} | {len(own)} |"
-            )
-    return "\n".join(lines)
+            place = f"{cell.scenario} K={cell.clients} n={cell.n_min}"
+            lines.append([place, name, f"{value:.3f}", *ours, str(len(own))])
+    head = ("cell", "estimator", "printed", "ours", "s.e.", "median", "replicates")
+    return text_tables.as_markdown(head, lines, left=(0, 1))
 
 
 def verdicts(rows: Rows) -> dict[str, list[Finding]]:
@@ -192,9 +189,8 @@ def as_markdown(rows: Rows) -> str:
         "Difference: mean RMSE of the left side less the right, on the same replicates where both are of one",
         "cell. Negative is what the paper says.",
         "",
-        "| statement | cell | comparison | difference | s.e. | median | relative | replicates | verdict |",
-        "|---|---|---|---:|---:|---:|---:|---:|---|",
     ]
+    table = []
     for text, findings in found.items():
         for each in findings:
             cell = each.comparison.cell
@@ -204,11 +200,10 @@ def as_markdown(rows: Rows) -> str:
                 _number(each.median, "+.4f"),
                 _number(each.relative, "+.1%"),
             ]
-            lines.append(
-                f"| {text} | K={cell.clients} n={cell.n_min} | {each.comparison} | {' | '.join(values)} "
-                f"| {each.replicates} | {each.verdict} |"
-            )
-    return "\n".join(lines)
+            place = [text, f"K={cell.clients} n={cell.n_min}", str(each.comparison)]
+            table.append([*place, *values, str(each.replicates), each.verdict])
+    head = ("statement", "cell", "comparison", "difference", "s.e.", "median", "relative", "replicates")
+    return "\n".join([*lines, text_tables.as_markdown((*head, "verdict"), table, left=(0, 1, 2, 8))])
 
 
 def _number(value: float, form: str) -> str:

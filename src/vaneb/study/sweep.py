@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.growing_tables import Row, appending, read_rows
 from vaneb.study.prior_curves import FiveCurves
-from vaneb.study.rows import Row, appending, read_rows
 from vaneb.study.scenarios import SCENARIOS, Sample
 from vaneb.study.workers import Job, run_jobs
 
 if TYPE_CHECKING:
     from vaneb.estimators import PointEstimates
+    from vaneb.npmle.fit import Progress
     from vaneb.posterior import Posterior
     from vaneb.study.estimators import Clients, Estimated
 
@@ -39,9 +40,6 @@ LEVEL = 0.9
 KEYS = ("scenario", "clients", "n_min", "replicate", "seed", "estimator")
 MEASURED = ("rmse", "cpu_seconds", "atoms", "gap", "coverage", "flagged", "status")
 COLUMNS = KEYS + MEASURED
-
-#: Called with what was just done, the share of the work that is done, and the seconds that are left.
-Progress = Callable[[str, float, float], None]
 
 
 class Cell(NamedTuple):
@@ -213,15 +211,13 @@ def append_jobs(
 ) -> None:
     """Run ``jobs`` on ``workers`` processes and append their rows to ``path`` as they come.
 
-    The time left is told from the clients seen so far: a job's share of the work is its number of clients.
+    ``progress`` is told clients: a job's share of the work is their number.
     """
-    total, done = float(sum(job["clients"] for job in jobs)), 0.0
-    begin = time.monotonic()
+    total, done = sum(job["clients"] for job in jobs), 0
     with appending(path, columns) as file, contextlib.closing(run_jobs(jobs, workers)) as made:
         for job, rows in made:
             for row in rows:
                 file.write(row)
             done += job["clients"]
             if progress is not None:
-                left = (time.monotonic() - begin) * (total - done) / done
-                progress(job["title"], done / total, left)
+                progress(job["title"], done, total)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from vaneb import text_tables
 from vaneb.errors import InvalidOption
 from vaneb.study.estimators import ESTIMATORS
 from vaneb.study.sweep import Cell
@@ -108,14 +108,44 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def lead(rows: Rows, cell: Cell, first: str, second: str) -> tuple[float, float, int]:
-    """Mean of RMSE(first) - RMSE(second) over replicates that have both, its standard error, their number."""
-    a, b = by_replicate(rows, cell, first), by_replicate(rows, cell, second)
-    difference = np.array([a[i] - b[i] for i in sorted(a.keys() & b.keys())])
-    if not len(difference):
-        return float("nan"), float("nan"), 0
-    error = difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else float("nan")
-    return float(difference.mean()), float(error), len(difference)
+#: An estimator further than this from the best of its panel is off the scale.
+OFF_SCALE = 3.0
+
+
+class Panel(NamedTuple):
+    """RMSE along one of the two sweeps of a scenario, at the largest value of the other."""
+
+    along: str
+    """"clients" or "n_min"."""
+    label: str
+    lines: list[Summary]
+
+    @property
+    def places(self) -> list[int]:
+        """Where there are results, in order."""
+        return sorted({getattr(line.cell, self.along) for line in self.lines})
+
+    @property
+    def ceiling(self) -> float:
+        """The top of the panel: one method that falls apart must not flatten all others."""
+        smallest = [
+            min(line.rmse for line in self.lines if getattr(line.cell, self.along) == place)
+            for place in self.places
+        ]
+        return OFF_SCALE * max(smallest)
+
+
+def panels_of(lines: Sequence[Summary], scenario: str) -> list[Panel]:
+    """Over K and over n_min.  A sweep with one place only is no picture, unless there is nothing else."""
+    own = [line for line in lines if line.cell.scenario == scenario and line.replicates]
+    if not own:
+        return []
+    n_min, clients = max(line.cell.n_min for line in own), max(line.cell.clients for line in own)
+    panels = [
+        Panel("clients", f"clients K (n_min = {n_min})", [x for x in own if x.cell.n_min == n_min]),
+        Panel("n_min", f"smallest n_min (K = {clients})", [x for x in own if x.cell.clients == clients]),
+    ]
+    return [panel for panel in panels if len(panel.places) > 1] or panels[:1]
 
 
 def _cells_of_line(line: Summary, mark: str = "*") -> list[str]:
@@ -137,39 +167,28 @@ def _cells_of_line(line: Summary, mark: str = "*") -> list[str]:
     ]
 
 
+#: Columns of words.
+WORDS = (0, 3, len(HEADER) - 1)
+
+
 def as_text(summaries: Sequence[Summary]) -> str:
     """A table for the terminal."""
-    lines = [list(HEADER), *map(_cells_of_line, summaries)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    left = {0, 3, len(HEADER) - 1}
-    laid = [
-        "  ".join(
-            v.ljust(w) if i in left else v.rjust(w) for i, (v, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
-    return "\n".join(line.rstrip() for line in laid)
+    table = text_tables.padded([HEADER, *map(_cells_of_line, summaries)], WORDS)
+    return "\n".join("  ".join(line).rstrip() for line in table)
 
 
 def as_markdown(summaries: Sequence[Summary]) -> str:
-    """One table per cell size: estimators down, the best but the oracle in bold."""
-    rule = "|" + "|".join("---" if i in (0, 3, len(HEADER) - 1) else "---:" for i in range(len(HEADER))) + "|"
-    lines = ["| " + " | ".join(HEADER) + " |", rule]
+    """Estimators down, the best but the oracle in bold."""
+    rows = []
     for line in summaries:
         values = _cells_of_line(line, "best")
-        if line.best:
-            values = [f"**{v}**" if i in (3, 6) else v for i, v in enumerate(values)]
-        lines.append("| " + " | ".join(values) + " |")
-    return "\n".join(lines)
+        rows.append([f"**{v}**" if line.best and i in (3, 6) else v for i, v in enumerate(values)])
+    return text_tables.as_markdown(HEADER, rows, WORDS)
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
     """The same as CSV."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
-    writer.writerows(map(_cells_of_line, summaries))
-    return text.getvalue()
+    return text_tables.as_csv(HEADER, map(_cells_of_line, summaries))
 
 
 FORMS = {"text": as_text, "markdown": as_markdown, "csv": as_csv}

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from vaneb.drawing import pyplot, save
+from vaneb.growing_tables import Row
 from vaneb.study.prior_curves import FiveCurves
 from vaneb.study.rates import ALONG, Rows, Study, curve, slopes, standard_error
-from vaneb.study.rows import Row
 from vaneb.study.scenarios import SCENARIOS
 from vaneb.study.workers import Job
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from vaneb.errors import InvalidOption
-from vaneb.study.rows import Row
+from vaneb.growing_tables import Row
 from vaneb.worker_processes import Answer, Frame, Workers, serve
 
 Job = dict[str, Any]

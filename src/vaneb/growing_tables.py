@@ -1,4 +1,4 @@
-"""Rows of results in a CSV file that only ever grows: written as they come, safe to cut and to take up.
+"""Results in a CSV file that only ever grows: rows are written as they come, safe to cut and to take up.
 
 A line is there once its newline is.  What a killed process left behind it is removed when the file is
 opened again, so a row is either complete or missing, and missing rows are computed again.
@@ -69,8 +69,9 @@ def appending(path: Path, columns: Sequence[str]) -> Iterator[RowFile]:
             file.write(header)
             file.flush()
         elif content.split(b"\n", 1)[0] + b"\n" != header:
-            raise InvalidOption(f"{path} has other columns than this study writes; name another folder")
+            raise InvalidOption(f"{path} has other columns than are written now; name another folder")
         yield RowFile(file, columns)
+        os.fsync(file.fileno())
 
 
 def _line(values: Sequence[str]) -> bytes:

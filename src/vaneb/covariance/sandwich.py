@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
 from vaneb.covariance.base import Array, FullCovariance, Wire, read_key, same_dimension, unchecked
-from vaneb.covariance.empirical import RaggedInformation, glm_moments
+from vaneb.covariance.empirical import RaggedInformation
 from vaneb.errors import InvalidReport
 
 #: Eigenvalues of J below this share of its largest one count as zero, and J^{-1} is then the
@@ -147,14 +147,7 @@ class EmpiricalScores(RaggedInformation):
         object.__setattr__(self, "variance", float(variance))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _glm_kernels
-
-        kind = {
-            "poisson": _glm_kernels.POISSON_SCORE,
-            "logistic": _glm_kernels.LOGISTIC_SCORE,
-            "gaussian": _glm_kernels.GAUSSIAN_SCORE,
-        }[self.model]
-        return glm_moments(self.rows, self._bounds(), self.responses, points, kind, self.variance, order)
+        return self._sums(points, order, f"{self.model} score", self.variance, responses=self.responses)
 
 
 def _pseudo_inverse(matrices: Array) -> tuple[Array, Array]:

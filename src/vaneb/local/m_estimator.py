@@ -12,18 +12,17 @@ differences (gradients to about 1e-9, Hessians to about 1e-6 of their size).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.local.data import GroupedRows
 from vaneb.local.fit import LocalFits, fit_objective
-from vaneb.local.objective import Array, Clients, Terms
+from vaneb.local.objective import Array, Clients, Objective, Terms
 
 Loss = Callable[[Any, Any, Any], Any]
 GRADIENT_STEP = float(np.finfo(float).eps ** (1 / 3))
@@ -120,7 +119,7 @@ class MEstimator:
 
 
 @dataclass(frozen=True)
-class LossObjective:
+class LossObjective(Objective):
     """Sum of a user's loss over each client's rows; see ``vaneb.local.objective.Objective``."""
 
     rows: GroupedRows
@@ -144,9 +143,8 @@ class LossObjective:
         hessian = self.terms(self.start(), np.arange(self.n_clients))[2]
         return hessian / self.rows.n_rows[:, None, None]
 
-    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
-        """Nothing is known of a user's loss at infinity, so nothing is ever proved."""
-        return np.zeros(len(clients), dtype=bool)
+    def take(self, clients: Clients | slice) -> Self:
+        return replace(self, rows=self.rows.take(clients))
 
     def terms(self, theta: Array, clients: Clients) -> Terms:
         """As the protocol says; where a Hessian is not positive definite, its absolute value."""

@@ -15,12 +15,12 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import combinations_with_replacement, product
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.covariance import _checks, _ragged
+from vaneb.covariance import _checks
 from vaneb.covariance.base import (
     Array,
     FullCovariance,
@@ -33,6 +33,7 @@ from vaneb.covariance.base import (
 from vaneb.covariance.constant import ConstantFull
 from vaneb.errors import InvalidReport
 
+Offsets = NDArray[np.int64]
 #: Models by name.
 MODELS = ("poisson", "logistic", "negative-binomial")
 NONE, NO_CLASSES = np.zeros(0), np.zeros((0, 0, 0))
@@ -47,13 +48,13 @@ class RaggedInformation(FullCovariance):
     """
 
     rows: Array
-    offsets: _ragged.Offsets
+    offsets: Offsets
     clients: NDArray[np.intp] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         rows = _checks.finite_array(self.rows, "rows", (None, None))
         object.__setattr__(self, "rows", np.ascontiguousarray(rows))
-        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
+        object.__setattr__(self, "offsets", check_offsets(self.offsets, rows.shape[0]))
 
     @property
     def n_clients(self) -> int:
@@ -106,9 +107,11 @@ class RaggedInformation(FullCovariance):
         """The same with the rows of these clients alone."""
         if self.clients is None:
             return self
-        columns = {name: getattr(self, name) for name in self._per_row}
-        columns, offsets = _ragged.gather(columns, self.offsets, self.clients)
-        return unchecked(self, **columns, offsets=offsets, clients=None)
+        counts = np.diff(self.offsets)[self.clients]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        index = np.repeat(self.offsets[self.clients] - offsets[:-1], counts) + np.arange(offsets[-1])
+        taken = {name: getattr(self, name)[index] for name in self._per_row}
+        return unchecked(self, **taken, offsets=offsets, clients=None)
 
     def to_wire(self) -> Wire:
         wire = super(RaggedInformation, self._alone()).to_wire()
@@ -127,9 +130,8 @@ class RaggedInformation(FullCovariance):
                 same_field(parts, f.name)
         own = [part._alone() for part in parts]
         columns = {name: np.concatenate([getattr(part, name) for part in own]) for name in cls._per_row}
-        return unchecked(
-            parts[0], **columns, offsets=_ragged.stack([part.offsets for part in own]), clients=None
-        )
+        counts = np.concatenate([np.diff(part.offsets) for part in own])
+        return unchecked(parts[0], **columns, offsets=np.concatenate([[0], np.cumsum(counts)]), clients=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,14 +198,28 @@ class EmpiricalSoftmax(RaggedInformation):
         return self._sums(points, order, "softmax", 1.0, projections=self.projections)
 
 
-def constant_information(rows: Array, offsets: _ragged.Offsets, weight: float = 1.0) -> ConstantFull:
+def constant_information(rows: Array, offsets: Offsets, weight: float = 1.0) -> ConstantFull:
     """weight (1/n_k) sum_i z_i z_i', the information of models in which it does not depend on theta.
 
     Least squares with noise variance v: weight 1 / v.  Gamma regression with log link: weight = shape.
     """
     checked = _checks.finite_array(rows, "rows", (None, None))
-    own = _ragged.check_offsets(offsets, checked.shape[0])
-    return ConstantFull(weight * _ragged.means(checked[:, :, None] * checked[:, None, :], own))
+    own = check_offsets(offsets, checked.shape[0])
+    squares = np.add.reduceat(checked[:, :, None] * checked[:, None, :], own[:-1], axis=0)
+    return ConstantFull(weight * squares / np.diff(own)[:, None, None])
+
+
+def check_offsets(value: Any, n_rows: int) -> Offsets:
+    """Offsets (K + 1,) as integers from 0 to ``n_rows``; every client has at least one row."""
+    numbers = _checks.finite_array(value, "offsets", (None,))
+    if numbers.size < 2 or numbers[0] != 0 or numbers[-1] != n_rows:
+        raise InvalidReport(f"offsets: must start at 0 and end at the number of rows, {n_rows}")
+    if (numbers != np.floor(numbers)).any():
+        raise InvalidReport("offsets: must be whole numbers")
+    steps = np.diff(numbers)
+    if (steps < 1).any():
+        raise InvalidReport(f"offsets: client {int(np.argmax(steps < 1))} has no rows; leave it out")
+    return numbers.astype(np.int64)
 
 
 def check_projections(value: Array, dimension: int) -> Array:

@@ -50,6 +50,7 @@ class LossSums:
 
     @property
     def n_clients(self) -> int:
+        """K."""
         return len(self.n)
 
     def take(self, clients: NDArray[np.intp] | slice) -> Self:
@@ -119,6 +120,7 @@ class Columns:
 
     @classmethod
     def of(cls, design: Array) -> Self:
+        """Those of a design (N, p)."""
         # About the first row: the mean of a constant column is that constant, to the last digit.
         away = design - design[0]
         mean = away.mean(axis=0)

@@ -86,7 +86,7 @@ def row_moments(rows, starts, stops, response, projections, points, kind, parame
             for row in range(starts[k], stops[k], PAIRS // width):
                 n = min(PAIRS // width, stops[k] - row)
                 largest = _set_loadings(rows[row : row + n], projections, kind, loadings)
-                _set_products(loadings[: n_classes * n], n, kind, tuples, products)
+                _set_products(loadings[: n_classes * n], n, kind, tuples, stops[k] - starts[k], products)
                 own = loadings[(n_classes - n_index) * n : n_classes * n]
                 eta, w = index[: n_index * n * width], weight[: n_terms * n * width]
                 np.dot(own, at, eta.reshape(n_index * n, width))
@@ -98,7 +98,6 @@ def row_moments(rows, starts, stops, response, projections, points, kind, parame
                             observed[i * width : (i + 1) * width] = response[row + i]
                     _regression_weights(kind, parameter, order == 3, eta, observed, w)
                 entries += np.dot(products[: n_terms * n].T, w.reshape(n_terms * n, width))
-            entries /= stops[k] - starts[k]
             for j in range(width):
                 target = flat[k * m + first + j]
                 for q in range(scatter.size):
@@ -130,42 +129,43 @@ def _set_loadings(rows, projections, kind, loadings):
 
 
 @compiled
-def _set_products(loadings, n, kind, tuples, products):
-    """Entries of the tensors V of n rows, one term after the other."""
+def _set_products(loadings, n, kind, tuples, n_rows, products):
+    """Entries of the tensors V / n_k of n rows, one term after the other."""
     if kind != SOFTMAX:
-        _set_powers(loadings, tuples, products)
+        _set_powers(loadings, tuples, n_rows, products)
         return
     n_classes, order, at = len(loadings) // n, tuples.shape[1], 0
     for b in range(1, n_classes):
         for c in range(b):
             x = loadings[b * n : (b + 1) * n] - loadings[c * n : (c + 1) * n]
-            _set_powers(x, tuples, products[at : at + n])
+            _set_powers(x, tuples, n_rows, products[at : at + n])
             at += n
             for e in range(c if order == 3 else 0):
                 y = loadings[c * n : (c + 1) * n] - loadings[e * n : (e + 1) * n]
-                _set_mixed(x, y, tuples, products[at : at + n])
+                _set_mixed(x, y, tuples, n_rows, products[at : at + n])
                 at += n
 
 
 @compiled
-def _set_powers(v, tuples, products):
-    """Entries of v (x) v or v (x) v (x) v for each of the vectors."""
+def _set_powers(v, tuples, n_rows, products):
+    """Entries of v (x) v or v (x) v (x) v, over n_rows, for each of the vectors."""
     for i in range(len(v)):
         for t in range(len(tuples)):
             product = v[i, tuples[t, 0]] * v[i, tuples[t, 1]]
-            products[i, t] = product * v[i, tuples[t, 2]] if tuples.shape[1] == 3 else product
+            product = product * v[i, tuples[t, 2]] if tuples.shape[1] == 3 else product
+            products[i, t] = product / n_rows
 
 
 @compiled
-def _set_mixed(x, y, tuples, products):
-    """Entries of 2 xxx + (xxy + xyx + yxx) - (xyy + yxy + yyx) - 2 yyy."""
+def _set_mixed(x, y, tuples, n_rows, products):
+    """Entries of 2 xxx + (xxy + xyx + yxx) - (xyy + yxy + yyx) - 2 yyy, over n_rows."""
     for i in range(len(x)):
         for t in range(len(tuples)):
             a, b, c = tuples[t]
             once = x[i, a] * x[i, b] * y[i, c] + x[i, a] * y[i, b] * x[i, c] + y[i, a] * x[i, b] * x[i, c]
             twice = x[i, a] * y[i, b] * y[i, c] + y[i, a] * x[i, b] * y[i, c] + y[i, a] * y[i, b] * x[i, c]
             cubes = x[i, a] * x[i, b] * x[i, c] - y[i, a] * y[i, b] * y[i, c]
-            products[i, t] = 2.0 * cubes + once - twice
+            products[i, t] = (2.0 * cubes + once - twice) / n_rows
 
 
 @compiled

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.base import Array, Ascent, Box, Clients, Likelihood
+from vaneb.likelihood.base import Array, Ascent, Box, Likelihood
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import ConstantGaussian, transposed
 from vaneb.likelihood.loss_sums import LossSums
@@ -197,4 +197,4 @@ class RowsLikelihood(ExactLikelihood):
         return Ascent(value, gradient, outer if curvature else None, information)
 
     def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
-        return Clients.expectation(self, atoms, log_prior)
+        return Likelihood.expectation(self, atoms, log_prior)

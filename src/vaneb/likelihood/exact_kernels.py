@@ -8,8 +8,9 @@ with an index of C entries.  Where all entries share theta, x_ic are the feature
 stored.  Otherwise entry c has its own p parameters and x_ic is z_i in block c and zero elsewhere, which
 is never formed; with C = 1 that is an ordinary regression.
 
-Atoms are taken in tiles, and the innermost loop runs over the atoms of a tile: it becomes vector
-instructions, and nothing larger than a tile is ever stored.
+They pay where a client is seen at many atoms; sums at one parameter for each client are those of
+``vaneb.local.client_sums``.  Atoms are taken in tiles, and the innermost loop runs over the atoms of a tile:
+it becomes vector instructions, and nothing larger than a tile is ever stored.
 
 Second-order arrays are packed lower triangles, entry (u, v <= u) at u (u + 1) / 2 + v.
 

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vaneb.covariance.base import Array, CovarianceFunction, unchecked
+from vaneb.blocks import blocks
+from vaneb.covariance.base import Array, CovarianceFunction, symmetric, unchecked
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.errors import InvalidReport
 from vaneb.validation import LARGEST, Place, as_numbers, describe
@@ -66,7 +67,7 @@ def as_covariance_function(
         else:
             array = _inverted_variances(_signed_square(array), place, "se")
         return ConstantDiagonal(array / n[:, None])
-    array = _semidefinite(array, place) if what == "precision" else _inverted(array, place)
+    array = _precisions(array, place, "prec" if what == "precision" else "cov")
     # Valid by the line above; checking a million matrices twice would double the time at the door.
     template = ConstantFull(np.eye(len(place.names))[None])
     return unchecked(template, unit_precision=array / n[:, None, None])
@@ -159,67 +160,47 @@ def _check_diagonal_precision(precision: Array, place: Place) -> None:
         )
 
 
-def _inverted(covariances: Array, place: Place) -> Array:
-    """Inverses of covariances (K, d, d), which must be symmetric positive definite.
+def _precisions(matrices: Array, place: Place, prefix: str) -> Array:
+    """Precisions (K, d, d) of covariances ("cov"), which must be definite, or as they are given ("prec").
 
-    With standard errors D and correlation matrix L L', the inverse is D^{-1} L^{-T} L^{-1} D^{-1}:
-    positive semidefinite by construction, whatever the rounding.
+    Precisions are semidefinite; negative eigenvalues of rounding size become zero.
     """
-    _check_finite(covariances, place, "cov")
-    variances = np.diagonal(covariances, axis1=1, axis2=2)
-    scale = np.sqrt(_inverted_variances(variances, place, "cov"))
-    inverse = np.empty_like(covariances)
-    for block in _blocks(len(covariances)):
+    _check_finite(matrices, place, prefix)
+    diagonal = np.diagonal(matrices, axis1=1, axis2=2)
+    if prefix == "cov":
+        _inverted_variances(diagonal, place, prefix)
+    else:
+        _check_diagonal_precision(diagonal, place)
+    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    result = np.empty_like(matrices)
+    for block in blocks(len(matrices), BLOCK):
         outer = scale[block, :, None] * scale[block, None, :]
-        correlation = _symmetric(covariances[block], outer, block.start, place, "cov")
-        try:
-            factor = np.linalg.cholesky(correlation)
-            definite = np.diagonal(factor, axis1=1, axis2=2).min() ** 2 > SMALLEST_PIVOT
-        except np.linalg.LinAlgError:
-            definite = False
+        unit = _to_unit_diagonal(matrices[block], 1.0 / outer, block.start, place, prefix)
+        definite = _surely_definite(unit, SMALLEST_PIVOT if prefix == "cov" else 0.0)
         if not definite:
+            values, vectors = np.linalg.eigh(unit)
             # The smallest eigenvalue is below every squared pivot; the factor 2 is for its rounding.
-            values, vectors = np.linalg.eigh(correlation)
-            bad = np.flatnonzero(values[:, 0] < 2 * SMALLEST_PIVOT)
-            _refuse_matrix(bad, values[:, 0], vectors[:, :, 0], block.start, place, "cov")
-        half = _inverted_triangles(factor)
-        inverse[block] = outer * (np.swapaxes(half, 1, 2) @ half)
-    return inverse
-
-
-def _inverted_triangles(factor: NDArray[np.floating[Any]]) -> Array:
-    """L^{-1} by forward substitution, all matrices at once: three times as fast as a general inverse."""
-    inverse = np.zeros(factor.shape)
-    for i in range(factor.shape[1]):
-        inverse[:, i, i] = 1.0
-        inverse[:, i, :i] = -np.einsum("kj,kjl->kl", factor[:, i, :i], inverse[:, :i, :i])
-        inverse[:, i] /= factor[:, i, i, None]
-    return inverse
-
-
-def _semidefinite(precisions: Array, place: Place) -> Array:
-    """Symmetric positive semidefinite (K, d, d); negative eigenvalues of rounding size become zero."""
-    _check_finite(precisions, place, "prec")
-    diagonal = np.diagonal(precisions, axis1=1, axis2=2)
-    _check_diagonal_precision(diagonal, place)
-    unit = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    result = np.empty_like(precisions)
-    for block in _blocks(len(precisions)):
-        outer = unit[block, :, None] * unit[block, None, :]
-        scaled = _symmetric(precisions[block], 1.0 / outer, block.start, place, "prec")
-        symmetric = (precisions[block] + np.swapaxes(precisions[block], 1, 2)) / 2
-        try:
-            np.linalg.cholesky(scaled)
-        except np.linalg.LinAlgError:
-            values, vectors = np.linalg.eigh(scaled)
-            bad = np.flatnonzero(values[:, 0] < -ROUNDING)
+            bad = np.flatnonzero(values[:, 0] < (2 * SMALLEST_PIVOT if prefix == "cov" else -ROUNDING))
             if bad.size:
-                _refuse_matrix(bad, values[:, 0], vectors[:, :, 0], block.start, place, "prec")
+                _refuse_matrix(bad, values[:, 0], vectors[:, :, 0], block.start, place, prefix)
+        if prefix == "cov":
+            result[block] = symmetric(np.linalg.inv(unit)) / outer
+            continue
+        result[block] = symmetric(matrices[block])
+        if not definite:
             negative = values[:, 0] < 0
             roots = vectors[negative] * np.sqrt(np.maximum(values[negative], 0.0))[:, None, :]
-            symmetric[negative] = roots @ np.swapaxes(roots, 1, 2) * outer[negative]
-        result[block] = symmetric
+            result[block][negative] = roots @ np.swapaxes(roots, 1, 2) * outer[negative]
     return result
+
+
+def _surely_definite(unit: Array, smallest: float) -> bool:
+    """Whether all squared pivots are above ``smallest``: a factorisation is quicker than eigenvalues."""
+    try:
+        factor = np.linalg.cholesky(unit)
+    except np.linalg.LinAlgError:
+        return False
+    return bool(np.diagonal(factor, axis1=1, axis2=2).min() ** 2 > smallest)
 
 
 def _check_finite(matrices: Array, place: Place, prefix: str) -> None:
@@ -234,11 +215,7 @@ def _check_finite(matrices: Array, place: Place, prefix: str) -> None:
     )
 
 
-def _blocks(n_clients: int) -> list[slice]:
-    return [slice(start, min(start + BLOCK, n_clients)) for start in range(0, n_clients, BLOCK)]
-
-
-def _symmetric(matrices: Array, scale: Array, start: int, place: Place, prefix: str) -> Array:
+def _to_unit_diagonal(matrices: Array, scale: Array, start: int, place: Place, prefix: str) -> Array:
     """scale * (M + M') / 2, for M symmetric up to rounding and no entry beyond what its diagonal allows."""
     with np.errstate(over="ignore"):
         scaled: Array = matrices * scale
@@ -262,7 +239,7 @@ def _symmetric(matrices: Array, scale: Array, start: int, place: Place, prefix: 
             f"the matrix is not symmetric: ({a}, {b}) is {one:g} but ({b}, {a}) is {other:g}",
             "Give the same number in both places.",
         )
-    return (scaled + np.swapaxes(scaled, 1, 2)) / 2
+    return symmetric(scaled)
 
 
 def _refuse_matrix(

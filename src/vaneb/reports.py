@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vaneb import validation
-from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance, Wire
+from vaneb.covariance.base import Array, CovarianceFunction, DiagonalCovariance, Wire, unchecked
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.errors import InvalidReport
 from vaneb.noise import as_covariance_function, check_fits
@@ -185,23 +185,12 @@ class Reports:
             )
         sizes = validation.as_sample_sizes(1.0 if n is None else n, place)
         function = as_covariance_function(covariance, standard_errors, precision, sizes, place)
-        self._set(estimate, sizes, function, place.ids, place.names, _as_status(status, n_clients))
-
-    def _set(
-        self,
-        estimate: Array,
-        n: Array,
-        covariance: CovarianceFunction,
-        ids: Labels,
-        names: tuple[str, ...],
-        status: Labels,
-    ) -> None:
         object.__setattr__(self, "estimate", estimate)
-        object.__setattr__(self, "n", n)
-        object.__setattr__(self, "covariance", covariance)
-        object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "status", status)
+        object.__setattr__(self, "n", sizes)
+        object.__setattr__(self, "covariance", function)
+        object.__setattr__(self, "ids", place.ids)
+        object.__setattr__(self, "names", place.names)
+        object.__setattr__(self, "status", _as_status(status, n_clients))
 
     @classmethod
     def from_clients(cls, clients: Sequence[ClientReport], names: Sequence[str] | None = None) -> Self:
@@ -233,16 +222,8 @@ class Reports:
     def take(self, rows: NDArray[np.intp] | Sequence[int] | slice) -> Reports:
         """Some of the clients, in the order given."""
         index = rows if isinstance(rows, slice) else np.asarray(rows, dtype=np.intp)
-        taken = object.__new__(Reports)
-        taken._set(
-            self.estimate[index],
-            self.n[index],
-            self.covariance.take(index),
-            self.ids[index],
-            self.names,
-            self.status[index],
-        )
-        return taken
+        own = {name: getattr(self, name)[index] for name in ("estimate", "n", "ids", "status")}
+        return unchecked(self, covariance=self.covariance.take(index), **own)
 
     def likelihood(self) -> Likelihood:
         """The clients as a solver sees them."""

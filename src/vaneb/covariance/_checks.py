@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.covariance.base import symmetric
 from vaneb.errors import InvalidReport
 
 Array = NDArray[np.float64]
@@ -90,17 +91,16 @@ def semidefinite(matrices: Array, key: str, *, definite: bool = False) -> Array:
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     with np.errstate(over="ignore"):
         unit = matrices / scale[:, :, None] / scale[:, None, :]
-    transposed = np.swapaxes(unit, 1, 2)
     too_large = (np.abs(unit) > 1 + ROUNDING).any(axis=(1, 2))
     if too_large.any():
         raise InvalidReport(
             f"{key}: matrix of client {int(np.argmax(too_large))} is indefinite: "
             "an entry is larger than its two diagonal entries allow"
         )
-    skew = np.abs(unit - transposed).max(axis=(1, 2))
+    skew = np.abs(unit - np.swapaxes(unit, 1, 2)).max(axis=(1, 2))
     if (skew > ROUNDING).any():
         raise InvalidReport(f"{key}: matrix of client {int(np.argmax(skew))} is not symmetric")
-    unit = (unit + transposed) / 2
+    unit = symmetric(unit)
     shift = -SMALLEST_EIGENVALUE if definite else 2 * ROUNDING
     try:
         np.linalg.cholesky(unit + shift * np.eye(matrices.shape[1]))
@@ -112,17 +112,14 @@ def semidefinite(matrices: Array, key: str, *, definite: bool = False) -> Array:
             f"{key}: matrix of client {worst} is not {wanted} "
             f"(smallest eigenvalue {smallest[worst]:.3g} after scaling to a unit diagonal)"
         ) from None
-    result: Array = matrices / 2 + np.swapaxes(matrices, 1, 2) / 2
-    return result
+    return symmetric(matrices)
 
 
 def inverse(matrices: Array) -> Array:
     """Inverses of positive definite matrices (K, d, d), in units that make their diagonals one."""
     scale = np.sqrt(np.diagonal(matrices, axis1=1, axis2=2))
     outer = scale[:, :, None] * scale[:, None, :]
-    inverted = np.linalg.inv(matrices / outer) / outer
-    result: Array = (inverted + np.swapaxes(inverted, 1, 2)) / 2
-    return result
+    return symmetric(np.linalg.inv(matrices / outer) / outer)
 
 
 def square_matrices(value: Any, key: str, largest: float = LARGEST_NUMBER) -> Array:

@@ -7,7 +7,6 @@ import math
 import numpy as np
 from numba import njit
 
-from vaneb.covariance._row_sums import EXPONENT_LIMIT_LOW
 from vaneb.vector_math import exponentials
 
 #: The trapezoid rule with step h is wrong by about exp(-2 pi^2 / h^2) for the Gaussian factor and by
@@ -78,7 +77,7 @@ def softmax_quadrature(mean, loading, step, nodes, reach, classes, monomials, ou
                 total[:n0] = 0.0
                 for c in range(n_logits + 1):
                     for i in range(n0):
-                        exponent[i] = max(share[c, i] - top[i], -EXPONENT_LIMIT_LOW)
+                        exponent[i] = max(share[c, i] - top[i], -700.0)
                     exponentials(exponent, n0, share[c])
                     for i in range(n0):
                         total[i] += share[c, i]

@@ -157,6 +157,11 @@ def read_key(wire: Any, key: str) -> Any:
     return wire[key]
 
 
+def symmetric(matrices: NDArray[np.floating[Any]]) -> Array:
+    """(M + M') / 2 of matrices (..., d, d)."""
+    return np.asarray(matrices / 2 + np.swapaxes(matrices, -1, -2) / 2, dtype=np.float64)
+
+
 def unchecked(value: Value, **changes: Any) -> Value:
     """A copy of a frozen dataclass with some fields changed and no check repeated.
 

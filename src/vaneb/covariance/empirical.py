@@ -7,9 +7,6 @@ The unit information of a model whose log-likelihood depends on theta through et
 and its inverse is the covariance function of the maximum-likelihood estimate.  The value holds the raw
 covariates, and so does its wire form: it is meant for simulation and for users who hold all the data
 themselves.  Clients that must not send rows send moments (``moments``) instead.
-
-Cost of ``precision`` and of ``precision_gradient``, d = 3, one core: 2 and 5 ns per row and point, three
-classes of the softmax model 4 and 6 ns.
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import combinations_with_replacement, product
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.covariance import _checks, _ragged
+from vaneb.covariance import _checks
 from vaneb.covariance.base import (
     Array,
     FullCovariance,
@@ -36,10 +33,10 @@ from vaneb.covariance.base import (
 from vaneb.covariance.constant import ConstantFull
 from vaneb.errors import InvalidReport
 
+Offsets = NDArray[np.int64]
 #: Models by name.
 MODELS = ("poisson", "logistic", "negative-binomial")
-#: Classes up to which their pairs are so few that it is quicker to sum over these.
-FEW_CLASSES = 4
+NONE, NO_CLASSES = np.zeros(0), np.zeros((0, 0, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +48,13 @@ class RaggedInformation(FullCovariance):
     """
 
     rows: Array
-    offsets: _ragged.Offsets
+    offsets: Offsets
     clients: NDArray[np.intp] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         rows = _checks.finite_array(self.rows, "rows", (None, None))
         object.__setattr__(self, "rows", np.ascontiguousarray(rows))
-        object.__setattr__(self, "offsets", _ragged.check_offsets(self.offsets, rows.shape[0]))
+        object.__setattr__(self, "offsets", check_offsets(self.offsets, rows.shape[0]))
 
     @property
     def n_clients(self) -> int:
@@ -77,10 +74,27 @@ class RaggedInformation(FullCovariance):
     def precision_gradient(self, points: Array) -> Array:
         return self._moments(points, 3)
 
-    def _bounds(self) -> tuple[_ragged.Offsets, _ragged.Offsets]:
-        """First row and row after the last of every client."""
+    def _sums(
+        self,
+        points: Array,
+        order: int,
+        kind: str,
+        parameter: float,
+        *,
+        responses: Array = NONE,
+        projections: Array = NO_CLASSES,
+    ) -> Array:
+        """Tensors (K, m, d, ..., d) of a model; see ``_row_kernels``."""
+        from vaneb.covariance import _row_kernels
+
+        m, d = points.shape[1:]
         chosen = slice(None) if self.clients is None else self.clients
-        return self.offsets[:-1][chosen], self.offsets[1:][chosen]
+        bounds = self.offsets[:-1][chosen], self.offsets[1:][chosen]
+        out = np.empty((self.n_clients, m, d**order))
+        points = np.ascontiguousarray(points, dtype=np.float64)
+        model = responses, projections, points, _row_kernels.KINDS[kind], parameter
+        _row_kernels.row_moments(self.rows, *bounds, *model, *symmetric_layout(d, order), out)
+        return out.reshape(self.n_clients, m, *(d,) * order)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         clients = np.arange(self.offsets.size - 1) if self.clients is None else self.clients
@@ -93,9 +107,11 @@ class RaggedInformation(FullCovariance):
         """The same with the rows of these clients alone."""
         if self.clients is None:
             return self
-        columns = {name: getattr(self, name) for name in self._per_row}
-        columns, offsets = _ragged.gather(columns, self.offsets, self.clients)
-        return unchecked(self, **columns, offsets=offsets, clients=None)
+        counts = np.diff(self.offsets)[self.clients]
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        index = np.repeat(self.offsets[self.clients] - offsets[:-1], counts) + np.arange(offsets[-1])
+        taken = {name: getattr(self, name)[index] for name in self._per_row}
+        return unchecked(self, **taken, offsets=offsets, clients=None)
 
     def to_wire(self) -> Wire:
         wire = super(RaggedInformation, self._alone()).to_wire()
@@ -114,9 +130,8 @@ class RaggedInformation(FullCovariance):
                 same_field(parts, f.name)
         own = [part._alone() for part in parts]
         columns = {name: np.concatenate([getattr(part, name) for part in own]) for name in cls._per_row}
-        return unchecked(
-            parts[0], **columns, offsets=_ragged.stack([part.offsets for part in own]), clients=None
-        )
+        counts = np.concatenate([np.diff(part.offsets) for part in own])
+        return unchecked(parts[0], **columns, offsets=np.concatenate([[0], np.cumsum(counts)]), clients=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +167,7 @@ class EmpiricalGLM(RaggedInformation):
         object.__setattr__(self, "size", float(size))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _glm_kernels
-
-        kind = {
-            "poisson": _glm_kernels.POISSON,
-            "logistic": _glm_kernels.LOGISTIC,
-            "negative-binomial": _glm_kernels.NEGATIVE_BINOMIAL,
-        }[self.model]
-        return glm_moments(self.rows, self._bounds(), np.zeros(0), points, kind, self.size, order)
+        return self._sums(points, order, self.model, self.size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,27 +195,31 @@ class EmpiricalSoftmax(RaggedInformation):
         object.__setattr__(self, "projections", check_projections(self.projections, self.dimension))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _softmax_kernels
-
-        out, flat, layout = _tensor(self.n_clients, points, order)
-        points = np.ascontiguousarray(points, dtype=np.float64)
-        fill = _softmax_kernels.softmax_moments
-        if order == 2 and len(self.projections) <= FEW_CLASSES:
-            fill = _softmax_kernels.softmax_information
-        elif order == 3 and len(self.projections) == 3:
-            fill = _softmax_kernels.three_class_derivative
-        fill(self.rows, *self._bounds(), self.projections, points, *layout, flat)
-        return out
+        return self._sums(points, order, "softmax", 1.0, projections=self.projections)
 
 
-def constant_information(rows: Array, offsets: _ragged.Offsets, weight: float = 1.0) -> ConstantFull:
+def constant_information(rows: Array, offsets: Offsets, weight: float = 1.0) -> ConstantFull:
     """weight (1/n_k) sum_i z_i z_i', the information of models in which it does not depend on theta.
 
     Least squares with noise variance v: weight 1 / v.  Gamma regression with log link: weight = shape.
     """
     checked = _checks.finite_array(rows, "rows", (None, None))
-    own = _ragged.check_offsets(offsets, checked.shape[0])
-    return ConstantFull(weight * _ragged.means(checked[:, :, None] * checked[:, None, :], own))
+    own = check_offsets(offsets, checked.shape[0])
+    squares = np.add.reduceat(checked[:, :, None] * checked[:, None, :], own[:-1], axis=0)
+    return ConstantFull(weight * squares / np.diff(own)[:, None, None])
+
+
+def check_offsets(value: Any, n_rows: int) -> Offsets:
+    """Offsets (K + 1,) as integers from 0 to ``n_rows``; every client has at least one row."""
+    numbers = _checks.finite_array(value, "offsets", (None,))
+    if numbers.size < 2 or numbers[0] != 0 or numbers[-1] != n_rows:
+        raise InvalidReport(f"offsets: must start at 0 and end at the number of rows, {n_rows}")
+    if (numbers != np.floor(numbers)).any():
+        raise InvalidReport("offsets: must be whole numbers")
+    steps = np.diff(numbers)
+    if (steps < 1).any():
+        raise InvalidReport(f"offsets: client {int(np.argmax(steps < 1))} has no rows; leave it out")
+    return numbers.astype(np.int64)
 
 
 def check_projections(value: Array, dimension: int) -> Array:
@@ -216,40 +228,6 @@ def check_projections(value: Array, dimension: int) -> Array:
     if array.shape[0] < 2:
         raise InvalidReport("projections: a softmax model needs at least two classes")
     return np.ascontiguousarray(array)
-
-
-def glm_moments(
-    rows: Array,
-    bounds: tuple[_ragged.Offsets, _ragged.Offsets],
-    responses: Array,
-    points: Array,
-    kind: int,
-    parameter: float,
-    order: int,
-) -> Array:
-    """(1/n_k) sum_i w_i z_i z_i' (order 2) or its derivative (order 3), at points (1 or K, m, d).
-
-    Client k holds the rows from ``bounds[0][k]`` to before ``bounds[1][k]``.
-    ``responses`` (N,) is read by the weights of scores only and may be empty for the others.
-    """
-    from vaneb.covariance import _glm_kernels
-
-    out, flat, layout = _tensor(bounds[0].size, points, order)
-    points = np.ascontiguousarray(points, dtype=np.float64)
-    if order == 2 and responses.size == 0:
-        _glm_kernels.glm_information(rows, *bounds, points, kind, parameter, *layout, flat)
-    else:
-        _glm_kernels.glm_moments(rows, *bounds, responses, points, kind, parameter, *layout, flat)
-    return out
-
-
-def _tensor(
-    n_clients: int, points: Array, order: int
-) -> tuple[Array, Array, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """An empty array (K, m, d, ..., d), the same array as (K, m, d**order), and its layout."""
-    m, d = points.shape[1:]
-    flat = np.empty((n_clients, m, d**order))
-    return flat.reshape(n_clients, m, *(d,) * order), flat, symmetric_layout(d, order)
 
 
 @cache

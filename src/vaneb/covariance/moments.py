@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, FullCovariance
+from vaneb.covariance.base import Array, FullCovariance, symmetric
 from vaneb.covariance.empirical import check_projections, symmetric_layout
 from vaneb.errors import InvalidReport
 
@@ -166,15 +166,10 @@ class MomentSoftmax(_Moments):
         if order == 2:
             out = np.einsum("kmceij,kmcai,kmebj->kmab", moments, h, h, optimize=True)
             out += np.einsum("kmce,kmcaeb->kmab", moments[..., 0, 0], spread)
-            return _symmetric(out)
+            return symmetric(out)
         out = np.einsum("kmcefijl,kmcai,kmebj,kmfrl->kmabr", moments, h, h, h, optimize=True)
         cross = np.einsum("kmcefl,kmfrl,kmcaeb->kmabr", moments[..., 0, 0, :], h, spread, optimize=True)
         return out + cross + np.einsum("kmabr->kmarb", cross) + np.einsum("kmabr->kmrba", cross)
-
-
-def _symmetric(matrices: Array) -> Array:
-    symmetric: Array = (matrices + np.swapaxes(matrices, -1, -2)) / 2
-    return symmetric
 
 
 def _softmax_moments(mean: Array, loading: Array, order: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,9 @@ from vaneb.errors import InvalidOption, InvalidReport
 
 #: Floor and ceiling of the named families' variances.  The floor keeps an atom at the edge of the
 #: parameter space (a mean of zero, a proportion of 0 or 1) from claiming infinite precision.
-DEFAULT_LOW, DEFAULT_HIGH = 1e-4, 1e8
+LOW, HIGH = 1e-4, 1e8
+#: A number for all coordinates or one for each; ``__post_init__`` makes it the second.
+Bound = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class QuadraticVariance(CoordinatewiseVariance):
     def __post_init__(self) -> None:
         coefficients = _checks.finite_array(self.coefficients, "coefficients", (None, 3))
         d = coefficients.shape[0]
-        low = _checks.positive(_checks.per_coordinate(self.low, "low", d), "low")
+        low = _positive(self.low, "low", d)
         high = _checks.per_coordinate(self.high, "high", d)
         if (high < low).any():
             raise InvalidReport(f"high: below low at coordinate {int(np.argmax(high < low))}")
@@ -53,53 +55,39 @@ class QuadraticVariance(CoordinatewiseVariance):
     @classmethod
     def normal(cls, variance: ArrayLike, dimension: int, n_clients: int) -> Self:
         """V(t) = variance (a number, or one per coordinate)."""
-        v0 = _checks.positive(_checks.per_coordinate(variance, "variance", dimension), "variance")
+        v0 = _positive(variance, "variance", dimension)
         return cls(_columns(dimension, v0, 0.0, 0.0), v0, v0, n_clients)
 
     @classmethod
-    def poisson(
-        cls, dimension: int, n_clients: int, low: ArrayLike = DEFAULT_LOW, high: ArrayLike = DEFAULT_HIGH
-    ) -> Self:
+    def poisson(cls, dimension: int, n_clients: int, low: Bound = LOW, high: Bound = HIGH) -> Self:
         """V(t) = t, the variance of a count with mean t."""
-        return cls(_columns(dimension, 0.0, 1.0, 0.0), low, high, n_clients)  # type: ignore[arg-type]
+        return cls(_columns(dimension, 0.0, 1.0, 0.0), low, high, n_clients)
 
     @classmethod
-    def binomial(
-        cls, dimension: int, n_clients: int, low: ArrayLike = DEFAULT_LOW, high: ArrayLike = 0.25
-    ) -> Self:
+    def binomial(cls, dimension: int, n_clients: int, low: Bound = LOW, high: Bound = 0.25) -> Self:
         """V(t) = t (1 - t), the variance of one trial with success probability t."""
-        return cls(_columns(dimension, 0.0, 1.0, -1.0), low, high, n_clients)  # type: ignore[arg-type]
+        return cls(_columns(dimension, 0.0, 1.0, -1.0), low, high, n_clients)
 
     @classmethod
     def gamma(
-        cls,
-        shape: ArrayLike,
-        dimension: int,
-        n_clients: int,
-        low: ArrayLike = DEFAULT_LOW,
-        high: ArrayLike = DEFAULT_HIGH,
+        cls, shape: ArrayLike, dimension: int, n_clients: int, low: Bound = LOW, high: Bound = HIGH
     ) -> Self:
         """V(t) = t^2 / shape."""
-        size = _checks.positive(_checks.per_coordinate(shape, "shape", dimension), "shape")
-        return cls(_columns(dimension, 0.0, 0.0, 1.0 / size), low, high, n_clients)  # type: ignore[arg-type]
+        v2 = 1.0 / _positive(shape, "shape", dimension)
+        return cls(_columns(dimension, 0.0, 0.0, v2), low, high, n_clients)
 
     @classmethod
     def negative_binomial(
-        cls,
-        size: ArrayLike,
-        dimension: int,
-        n_clients: int,
-        low: ArrayLike = DEFAULT_LOW,
-        high: ArrayLike = DEFAULT_HIGH,
+        cls, size: ArrayLike, dimension: int, n_clients: int, low: Bound = LOW, high: Bound = HIGH
     ) -> Self:
         """V(t) = t + t^2 / size."""
-        sizes = _checks.positive(_checks.per_coordinate(size, "size", dimension), "size")
-        return cls(_columns(dimension, 0.0, 1.0, 1.0 / sizes), low, high, n_clients)  # type: ignore[arg-type]
+        v2 = 1.0 / _positive(size, "size", dimension)
+        return cls(_columns(dimension, 0.0, 1.0, v2), low, high, n_clients)
 
     @classmethod
-    def squared(cls, dimension: int, n_clients: int, low: ArrayLike = 0.01, high: ArrayLike = 100.0) -> Self:
+    def squared(cls, dimension: int, n_clients: int, low: Bound = 0.01, high: Bound = 100.0) -> Self:
         """V(t) = t^2 clipped to [0.01, 100], as in the quadratic scenario of the simulation study."""
-        return cls(_columns(dimension, 0.0, 0.0, 1.0), low, high, n_clients)  # type: ignore[arg-type]
+        return cls(_columns(dimension, 0.0, 0.0, 1.0), low, high, n_clients)
 
     @property
     def dimension(self) -> int:
@@ -118,6 +106,10 @@ class QuadraticVariance(CoordinatewiseVariance):
         values = self._quadratic(points)
         inside = (values > self.low) & (values < self.high)
         return np.where(inside, v1 + 2.0 * v2 * points, 0.0)
+
+
+def _positive(value: ArrayLike, key: str, dimension: int) -> Array:
+    return _checks.positive(_checks.per_coordinate(value, key, dimension), key)
 
 
 def _columns(dimension: int, v0: ArrayLike, v1: ArrayLike, v2: ArrayLike) -> Array:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.covariance import _checks
-from vaneb.covariance.base import Array, FullCovariance, Wire, read_key, same_dimension, unchecked
-from vaneb.covariance.empirical import RaggedInformation, glm_moments
+from vaneb.covariance.base import Array, FullCovariance, Wire, read_key, same_dimension, symmetric, unchecked
+from vaneb.covariance.empirical import RaggedInformation
 from vaneb.errors import InvalidReport
 
 #: Eigenvalues of J below this share of its largest one count as zero, and J^{-1} is then the
@@ -61,7 +61,7 @@ class SandwichCovariance(FullCovariance):
     def precision(self, points: Array) -> Array:
         h = self.bread.precision(points)
         inverse, _ = _pseudo_inverse(self.meat.precision(points))
-        return _symmetric(h @ inverse @ h)
+        return symmetric(h @ inverse @ h)
 
     def precision_gradient(self, points: Array) -> Array:
         """dH J^+ H + H dJ^+ H + H J^+ dH, for J of constant rank.
@@ -147,26 +147,10 @@ class EmpiricalScores(RaggedInformation):
         object.__setattr__(self, "variance", float(variance))
 
     def _moments(self, points: Array, order: int) -> Array:
-        from vaneb.covariance import _glm_kernels
-
-        kind = {
-            "poisson": _glm_kernels.POISSON_SCORE,
-            "logistic": _glm_kernels.LOGISTIC_SCORE,
-            "gaussian": _glm_kernels.GAUSSIAN_SCORE,
-        }[self.model]
-        return glm_moments(self.rows, self._bounds(), self.responses, points, kind, self.variance, order)
+        return self._sums(points, order, f"{self.model} score", self.variance, responses=self.responses)
 
 
 def _pseudo_inverse(matrices: Array) -> tuple[Array, Array]:
     """J^+ and the projection on the null space of J, for symmetric matrices (..., d, d)."""
-    values, vectors = np.linalg.eigh(matrices)
-    kept = values > RANK_TOLERANCE * np.maximum(values[..., -1:], 0.0)
-    transposed = np.swapaxes(vectors, -1, -2)
-    reciprocal = np.where(kept, 1.0 / np.where(kept, values, 1.0), 0.0)
-    inverse = (vectors * reciprocal[..., None, :]) @ transposed
-    return inverse, (vectors * ~kept[..., None, :]) @ transposed
-
-
-def _symmetric(matrices: Array) -> Array:
-    symmetric: Array = (matrices + np.swapaxes(matrices, -1, -2)) / 2
-    return symmetric
+    inverse = symmetric(np.linalg.pinv(matrices, rcond=RANK_TOLERANCE, hermitian=True))
+    return inverse, np.eye(matrices.shape[-1]) - inverse @ matrices

@@ -130,39 +130,19 @@ class Likelihood(Protocol):
         ...
 
     def starts(self) -> Array:
-        """One point for each client, (K, d), from which to look for the atom that it would like best."""
-        ...
+        """One point for each client, (K, d), from which to look for the atom that it would like best.
 
-    def region(self, starts: Array) -> Box | None:
-        """The box that atoms may not leave, ``None`` where they may go everywhere."""
-        ...
-
-    def bounds_in_cells(
-        self, log_weights: Array, centres: Array, halves: Array
-    ) -> tuple[Array, Array] | None:
-        """sum_k exp(log_weight_k + l_k) at the centres (c, d) of boxes with half sides (c, d), and
-        numbers that it exceeds nowhere in them; ``None`` where no bound is known."""
-        ...
-
-    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
-        """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), and the frozen ``ascent`` without curvature
-        for log_weights = -log K - log f_k: r_kj times the atom's weight is k's responsibility over K."""
-        ...
-
-
-class Clients:
-    """What a likelihood answers, unless it knows better."""
-
-    def starts(self: Likelihood) -> Array:
-        """Its own estimate, completed where it knows nothing."""
+        Its own estimate, completed where it knows nothing, unless a likelihood knows better.
+        """
         from vaneb.likelihood.starts import completed_estimates
 
         return completed_estimates(self)
 
-    def region(self: Likelihood, starts: Array) -> Box | None:
-        """Six standard errors around the starts: a variance function moves maxima by a few.
+    def region(self, starts: Array) -> Box | None:
+        """The box that atoms may not leave, ``None`` where they may go everywhere.
 
-        Farther out it may make D large where no client is informative.
+        Six standard errors around the starts: a variance function moves maxima by a few.  Farther out it may
+        make D large where no client is informative.
         """
         margin = 6 * standard_errors(self.local_precision())
         return (starts - margin).min(axis=0), (starts + margin).max(axis=0)
@@ -170,11 +150,13 @@ class Clients:
     def bounds_in_cells(
         self, log_weights: Array, centres: Array, halves: Array
     ) -> tuple[Array, Array] | None:
-        """No bound is known."""
+        """sum_k exp(log_weight_k + l_k) at the centres (c, d) of boxes with half sides (c, d), and
+        numbers that it exceeds nowhere in them; ``None`` where no bound is known."""
         return None
 
-    def expectation(self: Likelihood, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
-        """In two passes over the clients."""
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), and the frozen ``ascent`` without curvature
+        for log_weights = -log K - log f_k: r_kj times the atom's weight is k's responsibility over K."""
         density = log_mixture(self, atoms, log_prior)
         over = -np.log(self.n_clients) - density
         return density, self.ascent(atoms, over, frozen=True, curvature=False)

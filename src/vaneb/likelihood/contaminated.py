@@ -17,14 +17,15 @@ Sums over clients of p_k and of its derivatives are those of the two parts added
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
-from vaneb.likelihood.base import Array, Ascent, Box, Clients, Likelihood
+from vaneb.likelihood.base import Array, Ascent, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 
@@ -40,43 +41,37 @@ def with_outliers(likelihood: Likelihood, share: float) -> Likelihood:
     """
     if share == 0 or not isinstance(likelihood, FunctionGaussian):
         return likelihood
-    estimates, precision = likelihood.local_estimates(), likelihood.local_precision()
-    return ContaminatedGaussian(likelihood, ConstantGaussian(estimates, precision), share)
+    return ContaminatedGaussian(likelihood.estimates, likelihood.n, likelihood.covariance, share)
 
 
 @dataclass(frozen=True)
-class ContaminatedGaussian(Clients):
+class ContaminatedGaussian(FunctionGaussian):
     """K reports, each with its covariance function or, with probability ``share``, its own covariance.
 
-    Parameters
-    ----------
-    usual : the reports with their covariance functions
-    other : the same estimates with every covariance fixed at its value at the estimate
-    share : eps, above 0 and below 1
+    ``share`` is eps, above 0 and below 1; other parameters as of ``FunctionGaussian``.
     """
 
-    is_gaussian: ClassVar[bool] = False
     is_report: ClassVar[bool] = False
 
-    usual: FunctionGaussian
-    other: ConstantGaussian
     share: float
 
-    @property
-    def n_clients(self) -> int:
-        return self.usual.n_clients
+    @cached_property
+    def usual(self) -> FunctionGaussian:
+        """The reports with their covariance functions."""
+        return FunctionGaussian(self.estimates, self.n, self.covariance)
+
+    @cached_property
+    def other(self) -> ConstantGaussian:
+        """The same estimates with every covariance fixed at its value at the estimate."""
+        return ConstantGaussian(self.estimates, self.local_precision())
 
     @property
-    def dimension(self) -> int:
-        return self.usual.dimension
-
-    @property
-    def _logs(self) -> tuple[float, float]:
+    def _logs_of_shares(self) -> tuple[float, float]:
         """log(1 - eps) and log(eps)."""
         return float(np.log1p(-self.share)), float(np.log(self.share))
 
     def log_likelihood(self, atoms: Array) -> Array:
-        usual, other = self._logs
+        usual, other = self._logs_of_shares
         out = self.usual.log_likelihood(atoms)
 
         def add(rows: slice) -> None:
@@ -89,35 +84,28 @@ class ContaminatedGaussian(Clients):
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
     ) -> Ascent:
-        usual, other = self._logs
+        usual, other = self._logs_of_shares
         first = self.usual.ascent(atoms, log_weights + usual, frozen=frozen, curvature=curvature)
         second = self.other.ascent(atoms, log_weights + other, frozen=frozen, curvature=curvature)
         return first.plus(second)
 
-    def take(self, rows: NDArray[np.intp] | slice) -> Self:
-        return replace(self, usual=self.usual.take(rows), other=self.other.take(rows))
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+        return Likelihood.expectation(self, atoms, log_prior)
 
-    def peak(self) -> Array:
-        """At a client's own estimate both parts are the same."""
-        return self.usual.peak()
+    def take(self, rows: NDArray[np.intp] | slice) -> Self:
+        part = super().take(rows)
+        # What was computed for all clients need not be computed again for some of them.
+        part.__dict__["other"] = self.other.take(rows)
+        return part
 
     def at(self, points: Array) -> Array:
-        usual, other = self._logs
+        usual, other = self._logs_of_shares
         return np.logaddexp(self.usual.at(points) + usual, self.other.at(points) + other)
-
-    def expanded(self, points: Array | None) -> ConstantGaussian:
-        from vaneb.likelihood.expansion import by_differences
-
-        return by_differences(self, self.local_estimates() if points is None else points)
 
     def starts(self) -> Array:
         return self.usual.starts()
 
-    def region(self, starts: Array) -> Box | None:
-        return self.usual.region(starts)
+    def expanded(self, points: Array | None) -> ConstantGaussian:
+        from vaneb.likelihood.expansion import by_differences
 
-    def local_estimates(self) -> Array:
-        return self.usual.local_estimates()
-
-    def local_precision(self) -> Array:
-        return self.usual.local_precision()
+        return by_differences(self, self.estimates if points is None else points)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.base import Array, Ascent, Box, Clients, Likelihood
+from vaneb.likelihood.base import Array, Ascent, Box, Likelihood
 from vaneb.likelihood.expansion import from_slopes
-from vaneb.likelihood.gaussian import LOG_2PI, ConstantGaussian, transposed
+from vaneb.likelihood.gaussian import ConstantGaussian, transposed
 from vaneb.likelihood.loss_sums import LossSums
 from vaneb.likelihood.pairwise import SKIP, Pairwise, Rows
 from vaneb.likelihood.starts import box_of, plausible_points
@@ -30,8 +30,7 @@ from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
 from vaneb.local.family.gaussian import Gaussian
 from vaneb.local.fit import LocalFits, fit_clients
-from vaneb.local.objective import RowsObjective, ValuedObjective
-from vaneb.semidefinite import log_pseudo_determinant
+from vaneb.local.objective import Objective, RowsObjective
 
 
 def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None = None) -> Likelihood:
@@ -49,28 +48,16 @@ def exact_likelihood(rows: GroupedRows, family: Family, fits: LocalFits | None =
             "use Gaussian reports with sandwich covariances instead"
         )
     fits = fit_clients(rows, family) if fits is None else fits
-    if isinstance(family, Gaussian):
-        return _information_form(rows, family, fits)
     constant = np.zeros(rows.n_clients)
     if family.by_row and rows.n_clients:
         constant = np.add.reduceat(family.log_constant(rows.response, rows.weight), rows.starts[:-1])
+    if isinstance(family, Gaussian):
+        # Directions that a client's rows leave open: there the estimate is that of all rows.
+        return LossSums.of(rows, family, fits.information_form()).likelihood(family, constant)
     objective = family.objective(rows)
     if isinstance(objective, RowsObjective):
         return RowsLikelihood(objective, fits, constant, family.dispersion)
-    assert isinstance(objective, ValuedObjective)
     return ExactLikelihood(objective, fits, constant, family.dispersion)
-
-
-def _information_form(rows: GroupedRows, family: Family, fits: LocalFits) -> ConstantGaussian:
-    """Least squares: -n/2 log(2 pi phi) - RSS / (2 phi) - (a - theta_hat)' Z'Z (a - theta_hat) / (2 phi)."""
-    sums = LossSums.of(rows, family, fits.information_form())
-    # Directions that a client's rows leave open: there the estimate is that of all rows, as with sums.
-    estimates, precision = sums.minima(), sums.hessian / family.dispersion
-    constant = family.log_constant(rows.response, rows.weight)
-    log_density = np.add.reduceat(constant, rows.starts[:-1]) - sums.at(estimates) / family.dispersion
-    log_determinant, rank = log_pseudo_determinant(precision)
-    # The density of the estimate already carries this much.
-    return ConstantGaussian(estimates, precision, log_density - 0.5 * (log_determinant - rank * LOG_2PI))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +75,7 @@ class ExactLikelihood(Pairwise):
     is_gaussian: ClassVar[bool] = False
     is_report: ClassVar[bool] = False
 
-    objective: ValuedObjective
+    objective: Objective
     fits: LocalFits
     constant: Array
     dispersion: float
@@ -171,10 +158,10 @@ class RowsLikelihood(ExactLikelihood):
     def _features(self) -> Array:
         return self.objective.family.features(self.objective.rows.design)
 
-    def _rows(self, part: slice) -> exact_kernels.Rows:
+    def _rows(self, part: slice) -> exact_kernels.FamilyRows:
         """The rows of a block, as the kernels take them."""
         rows, family = self.objective.rows, self.objective.family
-        return exact_kernels.Rows(
+        return exact_kernels.FamilyRows(
             family.losses.values,
             family.losses.derivatives,
             family.parameter,
@@ -203,11 +190,11 @@ class RowsLikelihood(ExactLikelihood):
         atoms_t, constant = transposed(atoms), self.constant + log_weights
         floor = SKIP - float(np.log(self.n_clients))
 
-        def block(part: slice) -> exact_kernels.Sums:
+        def block(part: slice) -> tuple[Array, ...]:
             return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
 
         value, gradient, outer, information = sum_blocks(block, self.n_clients, self._block)
         return Ascent(value, gradient, outer if curvature else None, information)
 
     def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
-        return Clients.expectation(self, atoms, log_prior)
+        return Likelihood.expectation(self, atoms, log_prior)

@@ -8,8 +8,9 @@ with an index of C entries.  Where all entries share theta, x_ic are the feature
 stored.  Otherwise entry c has its own p parameters and x_ic is z_i in block c and zero elsewhere, which
 is never formed; with C = 1 that is an ordinary regression.
 
-Atoms are taken in tiles, and the innermost loop runs over the atoms of a tile: it becomes vector
-instructions, and nothing larger than a tile is ever stored.
+They pay where a client is seen at many atoms; sums at one parameter for each client are those of
+``vaneb.local.client_sums``.  Atoms are taken in tiles, and the innermost loop runs over the atoms of a tile:
+it becomes vector instructions, and nothing larger than a tile is ever stored.
 
 Second-order arrays are packed lower triangles, entry (u, v <= u) at u (u + 1) / 2 + v.
 
@@ -29,7 +30,7 @@ TILE = 128
 STRIP = 512
 
 
-class Rows(NamedTuple):
+class FamilyRows(NamedTuple):
     """Rows of K clients and their family."""
 
     values: Any
@@ -258,43 +259,16 @@ def log_likelihood(data, constant, atoms_t, out):
                 out[k, start + i] = constant[k] - value[i] / data.dispersion
 
 
-class Sums(NamedTuple):
-    """Sums over clients at each of m atoms, as in ``vaneb.likelihood.base.Ascent``."""
-
-    value: Any
-    gradient: Any
-    outer: Any
-    information: Any
-
-
-@njit(cache=True, nogil=True)
-def new_sums(m, d, curvature):
-    """Sums of nothing; without ``curvature`` no room for the outer products."""
-    return Sums(np.zeros(m), np.zeros((m, d)), np.zeros((m if curvature else 0, d, d)), np.zeros((m, d, d)))
-
-
-@njit(cache=True, nogil=True)
-def add_pair(share, score, information, curvature, j, sums):
-    """Add one pair's share r, r s, r s s' (if ``curvature``) and r I to the sums of atom ``j``."""
-    d = score.shape[0]
-    sums.value[j] += share
-    for c in range(d):
-        sums.gradient[j, c] += share * score[c]
-        for e in range(d):
-            sums.information[j, c, e] += share * information[c, e]
-            if curvature:
-                sums.outer[j, c, e] += share * score[c] * score[e]
-
-
 @njit(cache=True, nogil=True)
 def ascent(data, constant, atoms_t, floor, curvature):
-    """Sums over clients at each atom.
+    """The four sums over clients at each atom, as in ``vaneb.likelihood.base.Ascent``.
 
     ``constant`` includes the logarithm of the client's weight.  Pairs below ``floor`` are skipped: they
     cost their log-likelihood only.
     """
     d, m = atoms_t.shape
-    sums = new_sums(m, d, curvature)
+    value, gradient, information = np.zeros(m), np.zeros((m, d)), np.zeros((m, d, d))
+    outer = np.zeros((m if curvature else 0, d, d))
     tile = new_tile(data.n_index, m)
     log_share = np.empty(m)
     few = new_tile(data.n_index, TILE)
@@ -322,9 +296,15 @@ def ascent(data, constant, atoms_t, floor, curvature):
             gather(atoms_t, columns, size, chosen)
             sum_terms(data, k, chosen, size, few, loss, first, second)
             for i in range(size):
+                at, share = columns[i], math.exp(log_share[columns[i]])
                 unpack(first, second, i, score, matrix)
                 score /= -data.dispersion
                 matrix /= data.dispersion
-                share = math.exp(log_share[columns[i]])
-                add_pair(share, score, matrix, curvature, columns[i], sums)
-    return sums
+                value[at] += share
+                for c in range(d):
+                    gradient[at, c] += share * score[c]
+                    for e in range(d):
+                        information[at, c, e] += share * matrix[c, e]
+                        if curvature:
+                            outer[at, c, e] += share * score[c] * score[e]
+    return value, gradient, outer, information

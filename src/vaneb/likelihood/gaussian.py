@@ -24,7 +24,7 @@ from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.likelihood import kernels
-from vaneb.likelihood.base import Array, Ascent, Clients, Likelihood
+from vaneb.likelihood.base import Array, Ascent, Likelihood
 from vaneb.likelihood.pairwise import SKIP
 from vaneb.semidefinite import log_pseudo_determinant
 
@@ -70,7 +70,7 @@ def mirror(lower: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class GaussianReports(Clients):
+class GaussianReports(Likelihood):
     """What all Gaussian reports share: K of them, as estimates (K, d)."""
 
     is_report: ClassVar[bool] = True
@@ -215,9 +215,8 @@ class VaryingGaussian(GaussianReports):
         unit = self.covariance.precision(points[:, None, :])[:, 0]
         return unit * self.n.reshape(-1, *[1] * (unit.ndim - 1))
 
-    def expanded(self: Likelihood, points: Array | None) -> ConstantGaussian:
+    def expanded(self, points: Array | None) -> ConstantGaussian:
         """The report with its covariance at ``points``; where it depends on theta, a fair proposal."""
-        assert isinstance(self, VaryingGaussian)
         points = self.estimates if points is None else points
         made = ConstantGaussian(self.estimates, self.precision_at(points))
         return replace(made, offset=self.at(points) - made.at(points))

@@ -50,6 +50,7 @@ class LossSums:
 
     @property
     def n_clients(self) -> int:
+        """K."""
         return len(self.n)
 
     def take(self, clients: NDArray[np.intp] | slice) -> Self:
@@ -91,20 +92,21 @@ class LossSums:
         centre = self.minimum()
         return centre - np.einsum("kij,kj->ki", generalised_inverse(self.hessian), self.slope(centre))
 
-    def likelihood(self, family: Family) -> ConstantGaussian:
+    def likelihood(self, family: Family, constant: Array | None = None) -> ConstantGaussian:
         """The clients as a solver sees them: log p_k(theta) = -L_k(theta) / phi + constant.
 
-        With all constants for least squares; other families' constants, which no population depends on, stay
-        with the rows.
+        Least squares have all of the ``constant`` (K,), that of rows of weight 1 unless it is given.  Other
+        families' constants, which no population depends on, stay with the rows.
         """
         phi = family.dispersion
         if family.name != "gaussian":
             return from_slopes(self.point, -self.loss / phi, -self.gradient / phi, self.hessian / phi)
         estimates, precision = self.minima(), self.hessian / phi
-        top = -self.at(estimates) / phi - 0.5 * self.n * np.log(2 * np.pi * phi)
+        constant = -0.5 * self.n * np.log(2 * np.pi * phi) if constant is None else constant
         log_determinant, rank = log_pseudo_determinant(precision)
         # The density of the estimate already carries this much.
-        return ConstantGaussian(estimates, precision, top - 0.5 * (log_determinant - rank * LOG_2PI))
+        carried = 0.5 * (log_determinant - rank * LOG_2PI)
+        return ConstantGaussian(estimates, precision, constant - self.at(estimates) / phi - carried)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +120,7 @@ class Columns:
 
     @classmethod
     def of(cls, design: Array) -> Self:
+        """Those of a design (N, p)."""
         # About the first row: the mean of a constant column is that constant, to the last digit.
         away = design - design[0]
         mean = away.mean(axis=0)

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import BLOCK_CLIENTS, map_blocks
-from vaneb.likelihood.base import Array, Ascent, Clients
+from vaneb.likelihood.base import Array, Ascent, Likelihood
 
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
 SKIP = -28.0
 Rows = NDArray[np.intp]
 
 
-class Pairwise(Clients):
+class Pairwise(Likelihood):
     """Sums over clients from the log-likelihoods and scores of pairs."""
 
     #: Enough to hide the cost of a call, few enough to stay in the cache.

@@ -58,6 +58,7 @@ def plausible_points(likelihood: Likelihood) -> Array:
 
 
 def box_of(points: Array) -> Box:
+    """The smallest box that holds the points (K, d)."""
     return points.min(axis=0), points.max(axis=0)
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from vaneb.local.small_matrices import copy_vector
-
 TILE = 64
 #: Rows that a loop takes in one turn: vectors of four, four of them at once.
 WHOLE = 16
@@ -26,7 +24,8 @@ REORDER = {"reassoc", "contract"}
 def index_coefficients(index_map, theta, beta):
     """beta = B theta, or theta where B is the identity (an empty array)."""
     if index_map.shape[0] == 0:
-        copy_vector(theta, beta)
+        for i in range(len(beta)):
+            beta[i] = theta[i]
         return
     for u in range(index_map.shape[0]):
         t = 0.0

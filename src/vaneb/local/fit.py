@@ -134,7 +134,7 @@ def fit_objective(
     iterations = minima.iterations
     if lost.size:
         centre, row_information = pooled_row(minimise(pooled), pooled, int(n.sum()))
-        penalised = Penalised(_Part(objective, lost), centre, ridge_rows * row_information)
+        penalised = Penalised(objective.take(lost), centre, ridge_rows * row_information)
         rescued = minimise(penalised, max_iterations=max_iterations)
         theta[lost] = rescued.theta
         iterations[lost] += rescued.iterations
@@ -153,35 +153,6 @@ def pooled_row(minima: Minima, pooled: Objective, n_rows: int) -> tuple[Array, A
     # A column that no row uses, or a combination of columns, still needs a minimiser: the smallest one.
     floor = np.where(diagonal > 0, diagonal, diagonal.max() if diagonal.max() > 0 else 1.0)
     return centre, information + 1e-8 * np.diag(floor)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some of the clients of an objective."""
-
-    objective: Objective
-    clients: NDArray[np.intp]
-
-    @property
-    def n_clients(self) -> int:
-        return len(self.clients)
-
-    @property
-    def dimension(self) -> int:
-        return self.objective.dimension
-
-    @property
-    def metric(self) -> Array:
-        return self.objective.metric[self.clients]
-
-    def terms(self, theta: Array, clients: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-        return self.objective.terms(theta, self.clients[clients])
-
-    def start(self) -> Array:
-        return self.objective.start()[self.clients]
-
-    def recedes(self, direction: Array, clients: NDArray[np.intp]) -> NDArray[np.bool_]:
-        return self.objective.recedes(direction, self.clients[clients])
 
 
 def fit_pooled(rows: GroupedRows, family: Family) -> LocalFits:

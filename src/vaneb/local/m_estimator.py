@@ -12,18 +12,17 @@ differences (gradients to about 1e-9, Hessians to about 1e-6 of their size).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.local.data import GroupedRows
 from vaneb.local.fit import LocalFits, fit_objective
-from vaneb.local.objective import Array, Clients, Terms
+from vaneb.local.objective import Array, Clients, Objective, Terms
 
 Loss = Callable[[Any, Any, Any], Any]
 GRADIENT_STEP = float(np.finfo(float).eps ** (1 / 3))
@@ -87,20 +86,12 @@ class MEstimator:
 
     def scores(self, rows: GroupedRows, theta: Array) -> Array:
         """Gradient of each row's loss at its client's parameter ``theta`` (K, d): shape (N, d)."""
-        per_row = theta[rows.client_of_row]
-        if self.uses_torch:
-            import torch
+        alone = replace(rows, starts=np.arange(len(rows.response) + 1))
+        return self.derive(alone, theta[rows.client_of_row])[1]
 
-            point = torch.tensor(per_row, requires_grad=True)
-            total = self._call_torch(rows, point).sum()
-            return torch.autograd.grad(total, point)[0].numpy()
-        out = np.empty_like(per_row)
-        for c in range(self.dimension):
-            step = np.zeros_like(per_row)
-            step[:, c] = GRADIENT_STEP * (1 + np.abs(per_row[:, c]))
-            up, down = (self._call(rows, per_row + sign * step) for sign in (1, -1))
-            out[:, c] = (up - down) / (2 * step[:, c])
-        return out
+    def derive(self, rows: GroupedRows, theta: Array) -> Terms:
+        """Each client's loss at ``theta`` (K, d), its gradient and its Hessian."""
+        return (_torch_terms if self.uses_torch else _numeric_terms)(self, rows, theta)
 
     def _call(self, rows: GroupedRows, per_row: Array) -> Array:
         values = np.asarray(self.loss(rows.design, rows.response, per_row), dtype=np.float64)
@@ -120,7 +111,7 @@ class MEstimator:
 
 
 @dataclass(frozen=True)
-class LossObjective:
+class LossObjective(Objective):
     """Sum of a user's loss over each client's rows; see ``vaneb.local.objective.Objective``."""
 
     rows: GroupedRows
@@ -144,15 +135,13 @@ class LossObjective:
         hessian = self.terms(self.start(), np.arange(self.n_clients))[2]
         return hessian / self.rows.n_rows[:, None, None]
 
-    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
-        """Nothing is known of a user's loss at infinity, so nothing is ever proved."""
-        return np.zeros(len(clients), dtype=bool)
+    def take(self, clients: Clients | slice) -> Self:
+        return replace(self, rows=self.rows.take(clients))
 
     def terms(self, theta: Array, clients: Clients) -> Terms:
         """As the protocol says; where a Hessian is not positive definite, its absolute value."""
         rows = self.rows if len(clients) == self.n_clients else self.rows.take(clients)
-        derive = _torch_terms if self.estimator.uses_torch else _numeric_terms
-        value, gradient, hessian = derive(self.estimator, rows, theta)
+        value, gradient, hessian = self.estimator.derive(rows, theta)
         usable = np.isfinite(hessian).all(axis=(1, 2))
         hessian[usable] = _absolute(hessian[usable])
         return value, gradient, hessian

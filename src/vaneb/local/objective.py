@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,50 +23,49 @@ Clients = NDArray[np.intp]
 Terms = tuple[Array, Array, Array]
 
 
-class Objective(Protocol):
+class Objective(ABC):
     """L_k(theta), k = 1, ..., K."""
 
     @property
-    def n_clients(self) -> int: ...
+    @abstractmethod
+    def n_clients(self) -> int:
+        """K."""
 
     @property
-    def dimension(self) -> int: ...
-
-    def terms(self, theta: Array, clients: Clients) -> Terms:
-        """Value (A,), gradient (A, d) and Hessian (A, d, d) of ``clients`` (A,) at ``theta`` (A, d)."""
-        ...
-
-    def start(self) -> Array:
-        """Where to start, shape (K, d)."""
-        ...
+    @abstractmethod
+    def dimension(self) -> int:
+        """d."""
 
     @property
+    @abstractmethod
     def metric(self) -> Array:
         """(K, d, d): delta' metric delta is the mean square change of the linear index (or of what takes
         its place); singular where the rows do not determine the parameter."""
-        ...
 
-    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
-        """Whether the loss of no row of a client ever rises along its ``direction`` (A, d), and that of
-        some row falls for ever: then the client's loss has no minimum."""
-        ...
+    @abstractmethod
+    def terms(self, theta: Array, clients: Clients) -> Terms:
+        """Value (A,), gradient (A, d) and Hessian (A, d, d) of ``clients`` (A,) at ``theta`` (A, d)."""
 
-
-@runtime_checkable
-class ValuedObjective(Objective, Protocol):
-    """An objective that has values without derivatives, too, and parts."""
+    @abstractmethod
+    def take(self, clients: Clients | slice) -> Self:
+        """Some of the clients, in the order given."""
 
     def values(self, theta: Array, clients: Clients) -> Array:
         """Values alone, (A,)."""
-        ...
+        return self.terms(theta, clients)[0]
 
-    def take(self, clients: NDArray[np.intp] | slice) -> Self:
-        """Some of the clients, in the order given."""
-        ...
+    def start(self) -> Array:
+        """Where to start, shape (K, d)."""
+        return np.zeros((self.n_clients, self.dimension))
+
+    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
+        """Whether the loss of no row of a client ever rises along its ``direction`` (A, d), and that of
+        some row falls for ever: then the client's loss has no minimum.  Nothing is proved here."""
+        return np.zeros(len(clients), dtype=bool)
 
 
 @dataclass(frozen=True)
-class RowsObjective:
+class RowsObjective(Objective):
     """Sum of a family's losses over each client's rows."""
 
     rows: GroupedRows
@@ -99,7 +99,7 @@ class RowsObjective:
         list(map_blocks(block, len(clients)))
         return value
 
-    def take(self, clients: NDArray[np.intp] | slice) -> Self:
+    def take(self, clients: Clients | slice) -> Self:
         return replace(self, rows=self.rows.take(clients))
 
     def _terms(self, losses: Losses, theta: Array, clients: Clients) -> Terms:
@@ -126,7 +126,7 @@ class RowsObjective:
 
     def start(self) -> Array:
         """Least squares of the family's working response, where that is better than zero."""
-        zero = np.zeros((self.n_clients, self.dimension))
+        zero = super().start()
         target = self.family.working_response(self.rows)
         if target is None:
             return zero
@@ -156,12 +156,14 @@ RECESSION_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Together:
+class Together(Objective):
     """All clients of an objective with one parameter: sum_k L_k(theta), as the loss of one client."""
 
     objective: Objective
 
-    n_clients = 1
+    @property
+    def n_clients(self) -> int:
+        return 1
 
     @property
     def dimension(self) -> int:
@@ -173,8 +175,8 @@ class Together:
         value, gradient, hessian = self.objective.terms(np.tile(theta[:1], (len(everyone), 1)), everyone)
         return value.sum(keepdims=True), gradient.sum(0, keepdims=True), hessian.sum(0, keepdims=True)
 
-    def start(self) -> Array:
-        return np.zeros((1, self.dimension))
+    def take(self, clients: Clients | slice) -> Self:
+        return self
 
     @cached_property
     def metric(self) -> Array:

@@ -1,7 +1,7 @@
 """Compiled linear algebra for small matrices, one per client.
 
-Written as loops, also what numpy has a word for (copies, products): for matrices of this size they are as
-fast, and the compiler takes seconds for each such word.
+Written as loops, also what numpy has a word for: for matrices of this size they are as fast, and the
+compiler takes seconds for each such word.
 """
 
 from __future__ import annotations
@@ -13,24 +13,6 @@ from numba import njit
 
 #: A pivot below this share of its diagonal entry means that the matrix is singular to working precision.
 PIVOT_TOLERANCE = 1e-14
-
-
-@njit(cache=True, nogil=True)
-def copy_vector(vector, out):
-    """out = vector."""
-    for i in range(out.shape[0]):
-        out[i] = vector[i]
-
-
-@njit(cache=True, nogil=True)
-def multiply(left, right, out):
-    """out = left @ right."""
-    for i in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            t = 0.0
-            for h in range(right.shape[0]):
-                t += left[i, h] * right[h, j]
-            out[i, j] = t
 
 
 @njit(cache=True, nogil=True)

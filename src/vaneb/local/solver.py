@@ -10,7 +10,8 @@ a separated client converges while its estimate runs away by the same distance a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class Minima:
 
 
 @dataclass(frozen=True)
-class Penalised:
+class Penalised(Objective):
     """L_k(theta) + (theta - centre)' matrix (theta - centre) / 2: always has a minimiser if L_k is convex."""
 
     objective: Objective
@@ -91,11 +92,11 @@ class Penalised:
         pull = away @ self.matrix
         return value + 0.5 * (away * pull).sum(1), gradient + pull, hessian + self.matrix
 
+    def take(self, clients: Clients | slice) -> Self:
+        return replace(self, objective=self.objective.take(clients))
+
     def start(self) -> Array:
         return np.tile(self.centre, (self.n_clients, 1))
-
-    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
-        return np.zeros(len(clients), dtype=bool)
 
 
 def full_rank(metric: Array) -> NDArray[np.bool_]:

@@ -56,6 +56,8 @@ class Family:
     """False where the loss is not minus the logarithm of a density (Huber)."""
     has_dispersion: ClassVar[bool] = False
     """Whether ``dispersion`` is estimated; else it is 1."""
+    parameter_name: ClassVar[str] = ""
+    """The field that holds ``parameter``, where the losses have one; it must be positive."""
     bounds: ClassVar[tuple[float, float] | None] = None
     """Of ``parameter``, where that is estimated."""
     by_row: ClassVar[bool] = True
@@ -69,14 +71,17 @@ class Family:
     """phi in the log-likelihood -w loss / phi: variance of Gaussian noise, 1 / shape of a gamma response."""
 
     def __post_init__(self) -> None:
-        positive(self.name, "dispersion", self.dispersion)
+        for number in ("dispersion", self.parameter_name):
+            if number and not (np.isfinite(getattr(self, number)) and getattr(self, number) > 0):
+                value = getattr(self, number)
+                raise InvalidOption(f"{self.name}: {number} must be a positive number, not {value}")
 
     # ---------------------------------------------------------------- loss and likelihood
 
     @property
     def parameter(self) -> float:
         """a, the third argument of the losses."""
-        return 1.0
+        return getattr(self, self.parameter_name) if self.parameter_name else 1.0
 
     def mean(self, index: Array) -> Array:
         """Expected response at ``index``; for softmax the probabilities of the classes."""
@@ -166,7 +171,8 @@ class Family:
         cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
     ) -> Self:
         """The family from its plain numbers, such as those of a saved model."""
-        return cls(dispersion=dispersion)
+        given = {cls.parameter_name: parameter} if cls.parameter_name else {}
+        return cls(dispersion=dispersion, **given)
 
     def below(self, response: Array, mean: Array) -> Array:
         """P(y <= response) where the expected response is ``mean``, for intervals of predictions."""
@@ -269,13 +275,6 @@ class Family:
 NOTICED = 1.2
 #: ... and this many of its standard errors above them.
 BEYOND_CHANCE = 3.0
-
-
-def positive(family: str, name: str, value: float) -> float:
-    """``value``, or an ``InvalidOption``."""
-    if not (np.isfinite(value) and value > 0):
-        raise InvalidOption(f"{family}: {name} must be a positive number, not {value}")
-    return float(value)
 
 
 def counts(response: Array) -> Flags:

@@ -96,7 +96,7 @@ class Cox(Family):
 
 
 @dataclass(frozen=True)
-class CoxObjective:
+class CoxObjective(Objective):
     """Minus the partial log-likelihood of each client; see ``vaneb.local.objective.Objective``."""
 
     rows: GroupedRows
@@ -141,11 +141,7 @@ class CoxObjective:
         return value, gradient, hessian
 
     def values(self, theta: Array, clients: Clients) -> Array:
-        """Losses alone, (A,)."""
         return self._sums(theta, clients, False)[0]
-
-    def start(self) -> Array:
-        return np.zeros((self.n_clients, self.dimension))
 
     @cached_property
     def metric(self) -> Array:
@@ -163,5 +159,5 @@ class CoxObjective:
         worst, apart = cox_climbs(along, entry, time, event, weight, self.rows.starts, clients)
         return (apart > 0) & (worst <= RECESSION_TOLERANCE * apart)
 
-    def take(self, clients: NDArray[np.intp] | slice) -> Self:
+    def take(self, clients: Clients | slice) -> Self:
         return replace(self, rows=self.rows.take(clients))

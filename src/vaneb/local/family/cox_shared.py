@@ -12,7 +12,6 @@ of a client is the logarithm of its hazard relative to the baseline.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array
 from vaneb.local.family.cox import Cox
 from vaneb.local.family.poisson import Poisson
-from vaneb.local.objective import Clients, Objective, RowsObjective, Terms
+from vaneb.local.objective import Objective, RowsObjective
 
 if TYPE_CHECKING:
     from vaneb.local.fit import LocalFits
@@ -69,7 +68,13 @@ class CoxShared(Cox):
         return height[stop] - height[entry]
 
     def objective(self, rows: GroupedRows) -> Objective:
-        return SharedObjective(rows, self)
+        """The losses of Poisson responses, given the baseline."""
+        exposure = self.exposure(rows.response)
+        seen = exposure > 0
+        # Rows that left before the first event say nothing.
+        offset = rows.offset + np.log(np.where(seen, exposure, 1.0))
+        events = replace(rows, response=rows.response[:, 2], offset=offset, weight=rows.weight * seen)
+        return RowsObjective(events, Poisson())
 
     def pooled_objective(self, rows: GroupedRows) -> Objective:
         return self.objective(rows.pooled())
@@ -104,52 +109,6 @@ class CoxShared(Cox):
         """Poisson's deviance of the events of each client, per row."""
         expected = np.maximum(self.exposure(rows.response) * mean, 1e-12)
         return Poisson().client_scores(replace(rows, response=rows.response[:, 2]), expected)
-
-
-@dataclass(frozen=True)
-class SharedObjective:
-    """The losses of clients given the baseline; see ``vaneb.local.objective.Objective``."""
-
-    rows: GroupedRows
-    family: CoxShared
-
-    @cached_property
-    def _poisson(self) -> RowsObjective:
-        rows = self.rows
-        exposure = self.family.exposure(rows.response)
-        seen = exposure > 0
-        # Rows that left before the first event say nothing.
-        offset = rows.offset + np.log(np.where(seen, exposure, 1.0))
-        return RowsObjective(
-            replace(rows, response=rows.response[:, 2], offset=offset, weight=rows.weight * seen), Poisson()
-        )
-
-    @property
-    def n_clients(self) -> int:
-        return self.rows.n_clients
-
-    @property
-    def dimension(self) -> int:
-        return self.rows.design.shape[1]
-
-    @property
-    def metric(self) -> Array:
-        return self._poisson.metric
-
-    def terms(self, theta: Array, clients: Clients) -> Terms:
-        return self._poisson.terms(theta, clients)
-
-    def values(self, theta: Array, clients: Clients) -> Array:
-        return self.terms(theta, clients)[0]
-
-    def start(self) -> Array:
-        return np.zeros((self.n_clients, self.dimension))
-
-    def recedes(self, direction: Array, clients: Clients) -> NDArray[np.bool_]:
-        return self._poisson.recedes(direction, clients)
-
-    def take(self, clients: NDArray[np.intp] | slice) -> Self:
-        return replace(self, rows=self.rows.take(clients))
 
 
 def _from(times: Array, at: Array, share: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from vaneb.local.data import GroupedRows
-from vaneb.local.family.base import Array, Family, positive
+from vaneb.local.family.base import Array, Family
 from vaneb.local.family.losses import Losses, scalar
 
 #: Threshold in units of the residuals' scale: 95% efficiency for Gaussian noise.
@@ -42,22 +42,9 @@ class Huber(Family):
     name: ClassVar[str] = "huber"
     losses: ClassVar[Losses] = Losses(value, derivatives)
     is_likelihood: ClassVar[bool] = False
+    parameter_name: ClassVar[str] = "threshold"
 
     threshold: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self.name, "threshold", self.threshold)
-
-    @property
-    def parameter(self) -> float:
-        return self.threshold
-
-    @classmethod
-    def restored(
-        cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
-    ) -> Self:
-        return cls(parameter)
 
     @classmethod
     def for_rows(cls, rows: GroupedRows, n_classes: int = 0) -> Self:

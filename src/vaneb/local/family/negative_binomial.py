@@ -16,7 +16,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betainc, expit, gammaln
 
 from vaneb.local.data import GroupedRows
-from vaneb.local.family.base import Array, Family, Flags, counts, log_of_counts, positive
+from vaneb.local.family.base import Array, Family, Flags, counts, log_of_counts
 from vaneb.local.family.links import LOG, Link
 from vaneb.local.family.losses import Losses, scalar
 from vaneb.local.family.poisson import Poisson
@@ -61,17 +61,10 @@ class NegativeBinomial(Family):
     link: ClassVar[Link] = LOG
     rule: ClassVar[str] = Poisson.rule
     score_name: ClassVar[str] = "deviance"
+    parameter_name: ClassVar[str] = "alpha"
     bounds: ClassVar[tuple[float, float] | None] = (LEAST, MOST)
 
     alpha: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self.name, "alpha", self.alpha)
-
-    @property
-    def parameter(self) -> float:
-        return self.alpha
 
     @classmethod
     def allowed(cls, response: Array) -> Flags:
@@ -108,12 +101,6 @@ class NegativeBinomial(Family):
     def row_scores(cls, response: Array, mean: Array) -> Array:
         """Poisson's deviance: it needs no alpha, so that fits with different ones can be compared."""
         return Poisson.row_scores(response, mean)
-
-    @classmethod
-    def restored(
-        cls, parameter: float = 1.0, dispersion: float = 1.0, n_classes: int = 0, n_columns: int = 0
-    ) -> Self:
-        return cls(parameter)
 
     @classmethod
     def for_rows(cls, rows: GroupedRows, n_classes: int = 0) -> Self:

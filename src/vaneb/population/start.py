@@ -1,15 +1,15 @@
 """Where sampling starts: a mixture fitted by EM, in which groups that are not needed have been merged.
 
 Sampling finds it hard to merge two large groups, and new groups are rarely found where there are many
-clients.  So EM begins with more groups than needed, and two of them are merged where the likelihood does not
-miss them.
+clients.  So EM begins with more groups than needed, and pairs of them are merged where the likelihood does
+not miss them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
-#: Steps of EM before the first merger and after each round of them.
+#: Steps of EM before the first merger and after the last one, and after each round of them.
 STEPS, STEPS_BETWEEN = 15, 4
 #: Clients further out than this are taken to be here: the start need not find a group of one client.
 FAR = 8.0
@@ -29,6 +29,8 @@ LONE = 0.3
 BLOCKS = 8
 #: Pairs whose merger is tried in a round, for each group.
 PAIRS = 2
+#: One in so many groups, at most, is merged with another in a round.
+MERGED = 8
 
 
 def first_mixture(
@@ -130,6 +132,16 @@ def _expected(
     return sums
 
 
+class Pairs(NamedTuple):
+    """Pairs of groups, and what each would be as one group."""
+
+    one: NDArray[np.intp]
+    other: NDArray[np.intp]
+    weights: Array
+    centres: Array
+    roots: Array
+
+
 def _merged(
     clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
 ) -> tuple[Array, Array, Array]:
@@ -138,45 +150,53 @@ def _merged(
     # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
     price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
     while len(weights) > 1:
-        log_f, shares, *_ = components_of(clients, weights, centres, roots, np.array([0, len(weights)]))
-        mu, root = centres[:, varying], roots[:, varying]
-        covariance = root @ np.swapaxes(root, 1, 2)
-        best, found = -price, None
-        for a, b in _near_pairs(weights, mu, covariance)[: PAIRS * len(weights)]:
-            w = weights[a] + weights[b]
-            centre = (weights[a] * mu[a] + weights[b] * mu[b]) / w
-            spread = sum(
-                weights[j] / w * (covariance[j] + np.outer(mu[j] - centre, mu[j] - centre)) for j in (a, b)
-            )
-            one_centre, one_root = centres[[a]].copy(), roots[[a]].copy()
-            one_centre[0, varying], one_root[0, varying] = centre, np.linalg.cholesky(spread)
-            log_one, *_ = components_of(clients, np.array([w]), one_centre, one_root, np.array([0, 1]))
-            others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
-            change = float(np.logaddexp(log_of(others), log_one - log_f).sum())
-            if change > best:
-                best, found = change, (a, b, w, one_centre, one_root)
-        if found is None:
+        pairs = _near_pairs(varying, weights, centres, roots)
+        change = _changes(clients, weights, centres, roots, pairs)
+        chosen: list[int] = []
+        left = np.full(len(weights), True)
+        most = max(1, len(weights) // MERGED)
+        for i in np.argsort(-change, kind="stable"):
+            a, b = pairs.one[i], pairs.other[i]
+            if change[i] > -price and left[a] and left[b] and len(chosen) < most:
+                left[a] = left[b] = False
+                chosen.append(i)
+        if not chosen:
             break
-        a, b, w, one_centre, one_root = found
-        rest = np.delete(np.arange(len(weights)), [a, b])
-        weights, centres = np.append(weights[rest], w), np.concatenate([centres[rest], one_centre])
-        roots = np.concatenate([roots[rest], one_root])
+        weights = np.append(weights[left], pairs.weights[chosen])
+        centres = np.concatenate([centres[left], pairs.centres[chosen]])
+        roots = np.concatenate([roots[left], pairs.roots[chosen]])
         weights, centres, roots = _steps(clients, varying, weights, centres, roots, STEPS_BETWEEN)
-    return weights, centres, roots
+    return _steps(clients, varying, weights, centres, roots, STEPS)
 
 
-def _near_pairs(weights: Array, mu: Array, covariance: Array) -> list[tuple[int, int]]:
-    """Pairs of groups, the likeliest to be one first: by the entropy that a merger adds (Runnalls 2007)."""
-    noise = 0.25 * np.eye(mu.shape[1])  # groups that are closer than clients can tell are one
-    log_volume = np.linalg.slogdet(covariance + noise)[1]
-    cost = {}
-    for a, b in combinations(range(len(weights)), 2):
-        w, away = weights[a] + weights[b], mu[a] - mu[b]
-        share = weights[a] / w
-        both = (
-            share * covariance[a] + (1 - share) * covariance[b] + share * (1 - share) * np.outer(away, away)
+def _near_pairs(varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array) -> Pairs:
+    """Those likeliest to be one group first: by the entropy that a merger adds (Runnalls 2007)."""
+    root = roots[:, varying]
+    covariance = root @ np.swapaxes(root, 1, 2)
+    one, other = np.triu_indices(len(weights), 1)
+    total, away = weights[one] + weights[other], (centres[other] - centres[one])[:, varying]
+    share = (weights[other] / total)[:, None]
+    both = (1 - share)[:, :, None] * covariance[one] + share[:, :, None] * covariance[other]
+    both += (share * (1 - share) * away)[:, :, None] * away[:, None, :]
+    noise = 0.25 * np.eye(len(varying))  # groups that are closer than clients can tell are one
+    volume = weights * np.linalg.slogdet(covariance + noise)[1]
+    cost = total * np.linalg.slogdet(both + noise)[1] - volume[one] - volume[other]
+    near = np.argsort(cost, kind="stable")[: PAIRS * len(weights)]
+    pair_centres, pair_roots = centres[one[near]], roots[one[near]]
+    pair_centres[:, varying] += (share * away)[near]
+    pair_roots[:, varying] = np.linalg.cholesky(both[near])
+    return Pairs(one[near], other[near], total[near], pair_centres, pair_roots)
+
+
+def _changes(clients: Lanes, weights: Array, centres: Array, roots: Array, pairs: Pairs) -> Array:
+    """By how much the log-likelihood rises where one of the pairs becomes one group."""
+    log_f, shares, *_ = components_of(clients, weights, centres, roots, np.array([0, len(weights)]))
+    change = np.empty(len(pairs.one))
+    for i, (a, b) in enumerate(zip(pairs.one, pairs.other, strict=True)):
+        pair = slice(i, i + 1)
+        log_pair, *_ = components_of(
+            clients, pairs.weights[pair], pairs.centres[pair], pairs.roots[pair], np.array([0, 1])
         )
-        cost[a, b] = (
-            w * np.linalg.slogdet(both + noise)[1] - weights[a] * log_volume[a] - weights[b] * log_volume[b]
-        )
-    return sorted(cost, key=lambda pair: cost[pair])
+        others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
+        change[i] = np.logaddexp(log_of(others), log_pair - log_f).sum()
+    return change

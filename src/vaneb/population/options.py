@@ -11,7 +11,8 @@ class Options:
 
     Parameters
     ----------
-    draws : populations that are kept at most.  More make results from two seeds more alike.
+    draws : populations that are kept at most, beyond ten dimensions times 10 / d.  More make results from two
+        seeds more alike.
     draws_of_one : populations kept, times the root of the number of clients: many clients know the population
         better, and fewer draws of it tell what they do not know.
     burn : sweeps before the first one that is kept.
@@ -48,8 +49,8 @@ class Options:
 
     def populations_kept(self, n_clients: int, dimension: int) -> int:
         """How many populations are kept for so many clients."""
-        pairs = n_clients * max(1.0, (dimension / 10) ** 2)
-        wanted = min(self.draws_of_one / n_clients**0.5, self.work / pairs)
+        size = max(1.0, dimension / 10)
+        wanted = min(self.draws / size, self.draws_of_one / n_clients**0.5, self.work / (n_clients * size**2))
         return min(self.draws, max(self.fewest_draws, int(wanted)))
 
 

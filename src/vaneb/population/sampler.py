@@ -10,13 +10,12 @@ order of clients gives the same populations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import one_blas_thread
+from vaneb.blocks import Progress, one_blas_thread
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.population.clients import Clients, Coordinates, clients_in, clients_of
@@ -28,8 +27,6 @@ from vaneb.population.start import first_mixture, with_lone_clients
 from vaneb.prior import Prior
 from vaneb.semidefinite import diagonals
 
-#: Called with (what is being done, steps done, steps expected).
-Progress = Callable[[str, int, int], None]
 #: Clients whose estimates tell the Monte Carlo error, and batches of draws that it is taken from.
 WATCHED, BATCHES = 100, 20
 #: Every so many sweeps stretches are drawn in a random basis.
@@ -245,8 +242,7 @@ class _Chain:
                 np.concatenate(parts)
                 for parts in zip(*((o.centres, o.roots, o.weights) for o in some), strict=True)
             )
-            anything = np.ones(len(weights), dtype=np.bool_)
-            _, mean, covariance, _ = moments_of(clients, weights, centres, roots, starts, anything)
+            _, mean, covariance, _ = moments_of(clients, weights, centres, roots, starts)
             means.append(mean)
             variances.append(np.diagonal(covariance, axis1=1, axis2=2))
         batches = len(means)

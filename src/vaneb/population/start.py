@@ -33,6 +33,17 @@ PAIRS = 2
 MERGED = 8
 
 
+class Groups(NamedTuple):
+    """Components of one population."""
+
+    weights: Array
+    """(m,)"""
+    centres: Array
+    """(m, D)"""
+    roots: Array
+    """(m, D, r)"""
+
+
 def first_mixture(
     clients: Lanes, varying: NDArray[np.intp], most: int, pick: Callable[[int], NDArray[np.int64]]
 ) -> Mixture:
@@ -50,11 +61,10 @@ def first_mixture(
     centres[:, varying] = (0.7 * x[pick(many)] if many > 1 else x.mean(axis=0, keepdims=True))[:, varying]
     roots = np.zeros((many, d, r))
     roots[:, varying, np.arange(r)] = 0.5 if many > 1 else 1.0
-    weights = np.full(many, 1 / many)
+    groups = Groups(np.full(many, 1 / many), centres, roots)
     if many > 1:
-        weights, centres, roots = _merged(
-            clients, varying, *_steps(clients, varying, weights, centres, roots, STEPS)
-        )
+        groups = _merged(clients, varying, _steps(clients, varying, groups, STEPS))
+    weights, centres, roots = groups
     order = np.argsort(-weights, kind="stable")
     many = len(order)
     return Mixture(
@@ -69,14 +79,7 @@ def with_lone_clients(population: Mixture, clients: Lanes, varying: NDArray[np.i
     Such a client would else be taken for a member of some group, which it would tear apart.
     """
     m, r = len(population.weights), len(varying)
-    log_f, *_ = moments_of(
-        clients,
-        population.weights,
-        population.centres,
-        population.roots,
-        np.array([0, m]),
-        np.ones(m, dtype=np.bool_),
-    )
+    log_f, *_ = moments_of(clients, population.weights, population.centres, population.roots)
     far = np.flatnonzero(-2 * log_f > 2 * FAR**2 + 10 * r)
     far = far[np.argsort(log_f[far], kind="stable")][: max(most - m, 0)]
     if not len(far):
@@ -96,34 +99,32 @@ def with_lone_clients(population: Mixture, clients: Lanes, varying: NDArray[np.i
     )
 
 
-def _steps(
-    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array, count: int
-) -> tuple[Array, Array, Array]:
+def _steps(clients: Lanes, varying: NDArray[np.intp], groups: Groups, count: int) -> Groups:
     """Steps of EM; a covariance has a weak prior, and groups of less than a client are dropped."""
     r = len(varying)
     for _ in range(count):
-        n, first, second = _expected(clients, varying, weights, centres, roots)
+        n, first, second = _expected(clients, varying, groups)
         keep = n > 1.0
         keep[np.argmax(n)] = True
-        n, first, second, centres, roots = n[keep], first[keep], second[keep], centres[keep], roots[keep]
+        n, first, second, centres, roots = (
+            part[keep] for part in (n, first, second, groups.centres, groups.roots)
+        )
         shift = first / n[:, None]
         scatter = second - n[:, None, None] * shift[:, :, None] * shift[:, None, :]
         centres[:, varying] += shift
         covariance = (scatter + 0.1 * np.eye(r)) / (n + 1)[:, None, None]
         roots[:, varying] = np.linalg.cholesky(covariance)
-        weights = n / n.sum()
-    return weights, centres, roots
+        groups = Groups(n / n.sum(), centres, roots)
+    return groups
 
 
-def _expected(
-    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
-) -> tuple[Array, Array, Array]:
+def _expected(clients: Lanes, varying: NDArray[np.intp], groups: Groups) -> tuple[Array, Array, Array]:
     """Expected numbers of clients, and first and second moments of theta - mu, by group."""
-    (m, d), sums = centres.shape, None
+    (m, d), sums = groups.centres.shape, None
     for first in range(0, len(clients.x), BLOCKS):
         some = clients.part(slice(first, min(first + BLOCKS, len(clients.x))))
-        _, p, mean, covariance = components_of(some, weights, centres, roots, np.array([0, m]), full=True)
-        u = np.ascontiguousarray((mean - centres)[:, :, varying].swapaxes(0, 1))
+        _, p, mean, covariance = components_of(some, *groups, full=True)
+        u = np.ascontiguousarray((mean - groups.centres)[:, :, varying].swapaxes(0, 1))
         weighted = p.T[:, :, None] * u
         inner = np.einsum("kj,kjq->jq", p, covariance).reshape(m, d, d)[:, varying[:, None], varying]
         parts = p.sum(axis=0), weighted.sum(axis=1), inner + weighted.swapaxes(1, 2) @ u
@@ -137,40 +138,34 @@ class Pairs(NamedTuple):
 
     one: NDArray[np.intp]
     other: NDArray[np.intp]
-    weights: Array
-    centres: Array
-    roots: Array
+    together: Groups
 
 
-def _merged(
-    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
-) -> tuple[Array, Array, Array]:
+def _merged(clients: Lanes, varying: NDArray[np.intp], groups: Groups) -> Groups:
     """Pairs of groups made one, as long as the log-likelihood falls by less than a group has to earn."""
     r = len(varying)
     # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
     price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
-    while len(weights) > 1:
-        pairs = _near_pairs(varying, weights, centres, roots)
-        change = _changes(clients, weights, centres, roots, pairs)
+    while (m := len(groups.weights)) > 1:
+        pairs = _near_pairs(varying, groups)
+        change = _changes(clients, groups, pairs)
         chosen: list[int] = []
-        left = np.full(len(weights), True)
-        most = max(1, len(weights) // MERGED)
+        left = np.full(m, True)
         for i in np.argsort(-change, kind="stable"):
             a, b = pairs.one[i], pairs.other[i]
-            if change[i] > -price and left[a] and left[b] and len(chosen) < most:
+            if change[i] > -price and left[a] and left[b] and len(chosen) < max(1, m // MERGED):
                 left[a] = left[b] = False
                 chosen.append(i)
         if not chosen:
             break
-        weights = np.append(weights[left], pairs.weights[chosen])
-        centres = np.concatenate([centres[left], pairs.centres[chosen]])
-        roots = np.concatenate([roots[left], pairs.roots[chosen]])
-        weights, centres, roots = _steps(clients, varying, weights, centres, roots, STEPS_BETWEEN)
-    return _steps(clients, varying, weights, centres, roots, STEPS)
+        both = (np.concatenate([a[left], b[chosen]]) for a, b in zip(groups, pairs.together, strict=True))
+        groups = _steps(clients, varying, Groups(*both), STEPS_BETWEEN)
+    return _steps(clients, varying, groups, STEPS)
 
 
-def _near_pairs(varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array) -> Pairs:
+def _near_pairs(varying: NDArray[np.intp], groups: Groups) -> Pairs:
     """Those likeliest to be one group first: by the entropy that a merger adds (Runnalls 2007)."""
+    weights, centres, roots = groups
     root = roots[:, varying]
     covariance = root @ np.swapaxes(root, 1, 2)
     one, other = np.triu_indices(len(weights), 1)
@@ -185,18 +180,16 @@ def _near_pairs(varying: NDArray[np.intp], weights: Array, centres: Array, roots
     pair_centres, pair_roots = centres[one[near]], roots[one[near]]
     pair_centres[:, varying] += (share * away)[near]
     pair_roots[:, varying] = np.linalg.cholesky(both[near])
-    return Pairs(one[near], other[near], total[near], pair_centres, pair_roots)
+    return Pairs(one[near], other[near], Groups(total[near], pair_centres, pair_roots))
 
 
-def _changes(clients: Lanes, weights: Array, centres: Array, roots: Array, pairs: Pairs) -> Array:
+def _changes(clients: Lanes, groups: Groups, pairs: Pairs) -> Array:
     """By how much the log-likelihood rises where one of the pairs becomes one group."""
-    log_f, shares, *_ = components_of(clients, weights, centres, roots, np.array([0, len(weights)]))
+    log_f, shares, *_ = components_of(clients, *groups)
     change = np.empty(len(pairs.one))
     for i, (a, b) in enumerate(zip(pairs.one, pairs.other, strict=True)):
-        pair = slice(i, i + 1)
-        log_pair, *_ = components_of(
-            clients, pairs.weights[pair], pairs.centres[pair], pairs.roots[pair], np.array([0, 1])
-        )
+        together = Groups(*(part[i : i + 1] for part in pairs.together))
+        log_pair, *_ = components_of(clients, *together)
         others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
         change[i] = np.logaddexp(log_of(others), log_pair - log_f).sum()
     return change

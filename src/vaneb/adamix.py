@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from vaneb.likelihood.base import Array
 
@@ -26,12 +25,13 @@ class SphericalMixture(NamedTuple):
     variances: Array
     weights: Array
 
-    def log_responsibilities(self, points: Array) -> Array:
-        """log r_kl, (K, L)."""
+    def responsibilities(self, points: Array) -> Array:
+        """r_kl, (K, L)."""
         squared = ((points[:, None, :] - self.means) ** 2).sum(axis=2)
         d = points.shape[1]
         terms = np.log(self.weights) - 0.5 * (squared / self.variances + d * np.log(self.variances))
-        return terms - logsumexp(terms, axis=1, keepdims=True)
+        share = np.exp(terms - terms.max(axis=1, keepdims=True))
+        return share / share.sum(axis=1, keepdims=True)
 
 
 def fit_spherical_mixture(
@@ -51,7 +51,7 @@ def fit_spherical_mixture(
         _spread_out(points, components, rng), np.full(components, total), np.full(components, 1 / components)
     )
     for _ in range(steps):
-        share = np.exp(mixture.log_responsibilities(points))
+        share = mixture.responsibilities(points)
         mass = share.sum(axis=0) + 1e-12
         means = share.T @ points / mass[:, None]
         squared = ((points[:, None, :] - means) ** 2).sum(axis=2)
@@ -88,7 +88,7 @@ def adamix(
     current = estimates.copy()
     mixture = fit_spherical_mixture(current, components, rng)
     for _ in range(iterations):
-        share = np.exp(mixture.log_responsibilities(current)) / mixture.variances
+        share = mixture.responsibilities(current) / mixture.variances
         pull, towards = share.sum(axis=1)[:, None], share @ mixture.means
         current = current + rate * ((precision * estimates + towards) / (precision + pull) - current)
         mixture = fit_spherical_mixture(current, components, rng, start=mixture, steps=20)

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Result = TypeVar("Result")
+#: Long work calls it with (what is being done, steps done, steps expected).
+Progress = Callable[[str, int, int], None]
 
 #: Clients in one block: large enough to hide the cost of a call, small enough to stay in the cache.
 BLOCK_CLIENTS = 8192

@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, replace
 from numbers import Real
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 
 from vaneb.adamix import adamix
-from vaneb.blocks import one_blas_thread
+from vaneb.blocks import Progress, one_blas_thread
 from vaneb.covariates import (
     Effects,
     augmented,
@@ -31,7 +32,7 @@ from vaneb.likelihood.contaminated import OUTLIERS, with_outliers
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.noise_check import noise_notes
 from vaneb.npmle import SOLVERS, solver
-from vaneb.npmle.fit import Certificate, Fit, Progress, Step
+from vaneb.npmle.fit import Certificate, Fit, Step
 from vaneb.npmle.support import atom_variances
 from vaneb.population.options import Options
 from vaneb.population.sampler import Sampling, sample_populations
@@ -89,8 +90,7 @@ def as_likelihood(clients: Any) -> Likelihood:
 
 def labels(clients: Any) -> dict[str, tuple]:
     return {
-        "ids": tuple(getattr(clients, "ids", ())),
-        "names": tuple(getattr(clients, "names", ())),
+        **_names(clients),
         "status": tuple(getattr(clients, "status", ())),
     }
 
@@ -189,42 +189,34 @@ class VANEB(Estimator):
         likelihood, names = self._likelihood(clients), tuple(getattr(clients, "names", ()))
         self.sampling_, self.certificate_, self.trace_, self.effects_ = None, None, (), None
         self.notes_ = _notes(likelihood, names) if covariates is None else ()
-        if covariates is not None:
-            if self.kind == "discrete":
-                raise InvalidOption(
-                    "covariates: a discrete population has no centre to move. Choose another population."
-                )
-            known, d = learn_covariates(covariates, likelihood.n_clients), likelihood.dimension
-            own = names or tuple(f"theta{i + 1}" for i in range(d))
-            with one_blas_thread():
-                prior, self.sampling_ = sample_populations(
-                    augmented(likelihood, known, covariates),
-                    single=self.kind == "gaussian",
-                    seed=self.seed,
-                    options=self.options,
-                    names=parameter_names(own, known),
-                    progress=progress,
-                    varying=varying(d, known),
-                )
-            self.prior_ = replace(prior, covariates=known)
-            self.effects_ = effects_of(self.prior_)
-            return self
         with one_blas_thread():
             if self.kind == "discrete":
+                if covariates is not None:
+                    raise InvalidOption(
+                        "covariates: a discrete population has no centre to move. Choose another population."
+                    )
                 fit = self._solve(likelihood, progress)
                 places = atom_variances(likelihood, fit.atoms, fit.weights)
                 self.prior_ = Prior(fit.atoms, fit.weights, None, names, likelihood.n_clients, places)
                 self.certificate_, self.trace_ = fit.certificate, fit.trace
                 self.log_likelihood_ = fit.log_likelihood
-            else:
-                self.prior_, self.sampling_ = sample_populations(
-                    likelihood,
-                    single=self.kind == "gaussian",
-                    seed=self.seed,
-                    options=self.options,
-                    names=names,
-                    progress=progress,
-                )
+                return self
+            known, differ = None, None
+            if covariates is not None:
+                known, d = learn_covariates(covariates, likelihood.n_clients), likelihood.dimension
+                names = parameter_names(names or tuple(f"theta{i + 1}" for i in range(d)), known)
+                likelihood, differ = augmented(likelihood, known, covariates), varying(d, known)
+            prior, self.sampling_ = sample_populations(
+                likelihood,
+                single=self.kind == "gaussian",
+                seed=self.seed,
+                options=self.options,
+                names=names,
+                progress=progress,
+                varying=differ,
+            )
+            self.prior_ = replace(prior, covariates=known)
+            self.effects_ = effects_of(self.prior_)
         return self
 
     def _likelihood(self, clients: Any) -> Likelihood:
@@ -304,9 +296,7 @@ class PointEstimates:
             raise InvalidOption("this method gives no uncertainty, hence no intervals")
         if not 0 < level < 1:
             raise InvalidOption(f"level must lie between 0 and 1, not {level}: 0.9 is a 90% interval")
-        from scipy.special import ndtri
-
-        half = ndtri((1 + level) / 2) * np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
+        half = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
         return self.mean - half, self.mean + half
 
 

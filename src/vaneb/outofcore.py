@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ PER_CLIENT, PER_COLUMN = 500, 120
 
 def fits_in_memory(path: str | Path) -> bool:
     """Whether a Parquet file of reports can be worked on as a whole, in half of the memory that is free."""
-    return _groups(str(path)).n_clients <= _clients_in_memory(path)
+    return _row_groups(str(path))[-1] <= _clients_in_memory(path)
 
 
 def _clients_in_memory(path: str | Path) -> int:
@@ -53,10 +53,8 @@ def _clients_in_memory(path: str | Path) -> int:
     return int(free / 2 / (PER_CLIENT + PER_COLUMN * pq.ParquetFile(path).metadata.num_columns))
 
 
-class MapOver(Protocol):
-    """``function`` of every block of clients, in order."""
-
-    def __call__(self, function: Callable[[slice], Any], n_clients: int, size: int) -> Iterator[Any]: ...
+#: ``function`` of every block of clients, in order: of a function, the number of clients, and a block's size.
+MapOver = Callable[[Callable[[slice], Any], int, int], Iterator[Any]]
 
 
 def in_turn(function: Callable[[slice], Any], n_clients: int, size: int) -> Iterator[Any]:
@@ -70,7 +68,7 @@ def fit_file(path: str | Path, model: VANEB | None = None, *, sample: int | None
     ``sample``: how many clients it is learnt from; by default as many as memory holds, at most a million.
     """
     path = Path(path)
-    n_clients = _groups(str(path)).n_clients
+    n_clients = _row_groups(str(path))[-1]
     size = min(SAMPLE, _clients_in_memory(path)) if sample is None else sample
     model = (model or VANEB()).fit(_sample(path, n_clients, size))
     model.prior_ = replace(model.prior_, clients=n_clients)
@@ -91,7 +89,7 @@ def personalize_file(
 
     from vaneb.files import replacing
 
-    n_clients = _groups(str(path)).n_clients
+    n_clients = _row_groups(str(path))[-1]
     writer = None
     with replacing(out) as temporary:
         try:
@@ -153,19 +151,9 @@ def _call(function: Callable[[slice], Any], rows: slice) -> Any:
     return function(rows)
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """Where the row groups of a Parquet file begin."""
-
-    edges: tuple[int, ...]
-
-    @property
-    def n_clients(self) -> int:
-        return self.edges[-1]
-
-
 @lru_cache(maxsize=8)
-def _groups(path: str) -> _Groups:
+def _row_groups(path: str) -> tuple[int, ...]:
+    """Where the row groups of a Parquet file begin, and the number of its rows."""
     import pyarrow.parquet as pq
 
     if Path(path).suffix != ".parquet":
@@ -177,7 +165,7 @@ def _groups(path: str) -> _Groups:
     sizes = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
     if sum(sizes) == 0:
         raise InvalidReport(f"{path}: has no rows.")
-    return _Groups((0, *np.cumsum(sizes).tolist()))
+    return (0, *np.cumsum(sizes).tolist())
 
 
 def read_block(path: str, rows: slice) -> Reports:
@@ -188,7 +176,7 @@ def read_block(path: str, rows: slice) -> Reports:
 def _table(path: str, rows: slice) -> Any:
     import pyarrow.parquet as pq
 
-    edges = np.array(_groups(path).edges)
+    edges = np.array(_row_groups(path))
     first = int(np.searchsorted(edges, rows.start, side="right")) - 1
     last = int(np.searchsorted(edges, rows.stop, side="left"))
     table = pq.ParquetFile(path).read_row_groups(list(range(first, last)))

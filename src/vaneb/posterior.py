@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -303,10 +304,9 @@ class Posterior(Shown):
         return self._quantiles(probability)[0]
 
     def _quantiles(self, *probabilities: float) -> Array:
-        from scipy.special import ndtri
-
+        z = np.array([NormalDist().inv_cdf(p) for p in probabilities])[:, None, None]
         if self.prior.covariances is None:
-            return np.stack([self.mean + ndtri(p) * self.sd for p in probabilities])
+            return self.mean + z * self.sd
 
         def block(rows: slice) -> Array:
             return quantiles_of_block(
@@ -316,7 +316,6 @@ class Posterior(Shown):
         found = np.concatenate(list(map_blocks(block, len(self), self._size)), axis=1)
         if not self._exact:
             # Cornish and Fisher: what the skewness adds to a quantile
-            z = ndtri(np.array(probabilities))[:, None, None]
             found += (z**2 - 1) / 6 * self._corrected[1].skewness * self.sd
             found = np.sort(found, axis=0) if len(probabilities) == 2 else found
         return found

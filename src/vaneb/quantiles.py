@@ -9,6 +9,7 @@ mean and standard deviation.
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 from numba import njit
@@ -93,12 +94,9 @@ def quantiles_of_block(
     shares: Array, means: Array, variances: Array, centre: Array, sd: Array, probabilities: Array
 ) -> Array:
     """Quantiles of a block of clients, (probabilities, K, d)."""
-    from scipy.special import ndtri
-
     # A direction without spread is a point; a tiny width makes its quantile that point.
     floor = 1e-24 * (means**2).max(axis=1, keepdims=True) + 1e-290
+    starts = np.array([NormalDist().inv_cdf(p) for p in probabilities])
     out = np.empty((len(probabilities), *centre.shape))
-    mixture_quantiles(
-        shares, means, np.maximum(variances, floor), centre, sd, probabilities, ndtri(probabilities), out
-    )
+    mixture_quantiles(shares, means, np.maximum(variances, floor), centre, sd, probabilities, starts, out)
     return out

@@ -20,9 +20,9 @@ from vaneb.flower.exchange import Line, Lost
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
+from vaneb.npmle.pseudo_em import own_sums
 from vaneb.posterior import posterior
 from vaneb.reports import Reports
-from vaneb.sums import own_sums
 
 EVALUATE = Settings(
     mode="evaluate",

@@ -33,8 +33,7 @@ from vaneb.flower.secure import (
 from vaneb.flower.settings import Settings
 from vaneb.flower.totals import box_of, cover, first_population, settled
 from vaneb.likelihood.expansion import modes_under
-from vaneb.npmle.pseudo_em import pseudo_em
-from vaneb.sums import em_step, own_sums
+from vaneb.npmle.pseudo_em import em_step, own_sums, pseudo_em
 
 GAUSSIAN = {"lower": "-2,-1", "upper": "2,2", "population": "gaussian"}
 BOX = {**GAUSSIAN, "precision_bound": 300.0, "atoms": 8, "population": "discrete"}

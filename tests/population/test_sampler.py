@@ -230,3 +230,23 @@ def test_ten_percent_liars_do_not_spoil_the_others():
         told, said = np.vstack([lies, x[20:]]), np.vstack([np.full((20, 3), 1e-2), errors[20:]])
         beside = np.sqrt(np.mean((fitted(told, said).mean[20:] - theta[20:]) ** 2))
         assert beside < 1.25 * alone
+
+
+@pytest.mark.parametrize(
+    ("n_clients", "dimension", "kept"),
+    [(20, 3, 1600), (100, 3, 1000), (20, 40, 400), (10_000, 10, 100), (1_000_000, 3, 25)],
+)
+def test_fewer_populations_are_kept_where_clients_know_them_well(n_clients, dimension, kept):
+    assert Options().populations_kept(n_clients, dimension) == kept
+    assert Options(draws=10).populations_kept(n_clients, dimension) <= 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "effort"), [("mixture", 300, 1e9), ("mixture", 120, 18e3), ("gaussian", 0, 1e9)]
+)
+def test_sweeps_are_no_fewer_than_asked_for_unless_effort_ends_them(kind, least, effort):
+    _, x, errors = clients(count=50)
+    options = Options(draws=40, burn=20, accuracy=1.0, fewest_sweeps=300, effort=effort)
+    made = VANEB(kind, options=options).fit(Reports(x, standard_errors=errors))
+    assert made.prior_.populations == 40
+    assert least - 40 <= made.sampling_.sweeps <= least + 60

@@ -22,11 +22,8 @@ from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.starts import completed_estimates
-from vaneb.npmle.options import DEFAULT
-from vaneb.npmle.support import covering_subset
-from vaneb.npmle.weights import npmle_weights, scaled_likelihood
+from vaneb.npmle.pseudo_em import StepSums, em_step, own_sums, weighed_estimates
 from vaneb.prior import Prior
-from vaneb.sums import Sums, em_step, own_sums
 
 # ---------------------------------------------------------------- at the client
 
@@ -111,7 +108,7 @@ class Steps:
 
 def algorithm_1(
     clients: Any,
-    sums: Callable[[Array, Array], Sums],
+    sums: Callable[[Array, Array], StepSums],
     iterations: int,
     tol: float = 1e-4,
     seed: int = 0,
@@ -124,11 +121,8 @@ def algorithm_1(
     """
     begun = None if steps is None else steps.last()
     if begun is None:
-        candidates = completed_estimates(clients)
-        atoms = candidates[covering_subset(candidates, DEFAULT.estimates, np.random.default_rng(seed))]
-        matrix, _ = scaled_likelihood(clients.log_likelihood(atoms))
-        weights = npmle_weights(matrix, tol=0.1 * tol).weights
-        begun = 0, atoms[weights > 0], weights[weights > 0]
+        rng = np.random.default_rng(seed)
+        begun = 0, *weighed_estimates(clients, completed_estimates(clients), tol, rng)
     first, atoms, weights = begun
     for number in range(first, iterations):
         atoms, weights = em_step(sums(atoms, weights), atoms)
@@ -173,13 +167,13 @@ class RemoteClients:
         answers = self._ask({"kind": "log_likelihood", "atoms": atoms})
         return self._stack(answers, "values", (len(atoms),))
 
-    def sums(self, atoms: Array, weights: Array) -> Sums:
+    def sums(self, atoms: Array, weights: Array) -> StepSums:
         """What a step of pseudo-EM needs, in one exchange."""
         m, d = atoms.shape
         answers = self._ask({"kind": "sums", "atoms": atoms, "weights": weights})
         shapes: dict[str, tuple[int, ...]] = {"share": (m,), "gradient": (m, d), "information": (m, d, d)}
         total = {key: self._stack(answers, key, shape).sum(axis=0) for key, shape in shapes.items()}
-        return Sums(float(self._stack(answers, "log_density", ()).sum()), **total)
+        return StepSums(float(self._stack(answers, "log_density", ()).sum()), **total)
 
     def local_estimates(self) -> Array:
         return self._stack(self._local, "estimate", (len(self.names),))

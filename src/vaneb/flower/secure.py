@@ -40,8 +40,8 @@ from vaneb.flower.settings import Settings
 from vaneb.flower.totals import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.wire import check_array
 from vaneb.likelihood.base import Array, Likelihood
+from vaneb.npmle.pseudo_em import StepSums, em_step, own_sums
 from vaneb.prior import Prior
-from vaneb.sums import Sums, em_step, own_sums
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -69,7 +69,7 @@ class Scale(NamedTuple):
         return cls(settings.precision_bound, settings.precision_bound * reach)
 
 
-def to_vector(sums: Sums, scale: Scale) -> NDArray[np.float64]:
+def to_vector(sums: StepSums, scale: Scale) -> NDArray[np.float64]:
     """Numbers in [-1, 1], all that a client adds; the upper triangle of a symmetric matrix is enough."""
     upper = np.triu_indices(sums.gradient.shape[1])
     parts: list[Array] = [
@@ -81,7 +81,7 @@ def to_vector(sums: Sums, scale: Scale) -> NDArray[np.float64]:
     return np.clip(np.concatenate(parts), -1.0, 1.0)
 
 
-def from_vector(total: NDArray[np.float64], m: int, d: int, scale: Scale) -> Sums:
+def from_vector(total: NDArray[np.float64], m: int, d: int, scale: Scale) -> StepSums:
     """Inverse of ``to_vector``, for a sum of them."""
     upper = np.triu_indices(d)
     edges = np.cumsum([1, m, m * d])
@@ -89,7 +89,7 @@ def from_vector(total: NDArray[np.float64], m: int, d: int, scale: Scale) -> Sum
     matrices = np.zeros((m, d, d))
     matrices[:, upper[0], upper[1]] = information.reshape(m, -1) * scale.information
     matrices = matrices + np.swapaxes(np.triu(matrices, 1), 1, 2)
-    return Sums(
+    return StepSums(
         float(log_density[0] * LARGEST_LOG_DENSITY),
         share,
         gradient.reshape(m, d) * scale.gradient,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vaneb.blocks import Progress
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB, notes_of_few
 from vaneb.grouped import frames, scores
@@ -28,7 +29,6 @@ from vaneb.grouped.several import check_several, fit_several
 from vaneb.grouped.terms import groups_of, varying_columns
 from vaneb.local.data import GroupedRows
 from vaneb.local.family import FAMILIES
-from vaneb.npmle.fit import Progress
 from vaneb.population.options import Options
 
 Array = NDArray[np.float64]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vaneb.blocks import Progress
 from vaneb.estimators import VANEB
 from vaneb.grouped.gaussian_posterior import Likely, probabilities, sample_gaussians
 from vaneb.grouped.mixture import predicts_better
@@ -15,7 +16,6 @@ from vaneb.likelihood.base import Likelihood
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.report import report
-from vaneb.npmle.fit import Progress
 from vaneb.population.options import Options
 from vaneb.population.sampler import Sampling, sample_populations
 from vaneb.posterior import Posterior, posterior

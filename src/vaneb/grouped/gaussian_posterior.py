@@ -138,7 +138,8 @@ def sample_gaussians(
     rng = np.random.default_rng([seed, 4])
     shares = probabilities(found)
     n = len(found[0].fitted.points)
-    draws = int(np.clip(options.work / n, options.fewest_draws, options.draws))
+    # These are independent of each other, so fewer do than of a chain.
+    draws = int(np.clip(options.work / n, options.fewest_draws, min(options.draws, 400)))
     top = max(one.log_evidence for one in found)
     weighed = []
     for one, share, odds in zip(found, shares, log_odds(found), strict=True):

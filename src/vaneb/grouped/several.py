@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from vaneb.blocks import one_blas_thread
+from vaneb.blocks import Progress, one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames
@@ -31,7 +31,6 @@ from vaneb.likelihood.base import Array
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
-from vaneb.npmle.fit import Progress
 from vaneb.population.sampler import sample_populations
 from vaneb.posterior import Posterior, posterior
 

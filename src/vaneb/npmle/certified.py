@@ -23,9 +23,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from vaneb.blocks import Progress
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.ascent import Maxima, client_log_weights
-from vaneb.npmle.fit import Fit, Progress, Step, log_mixture
+from vaneb.npmle.fit import Fit, Step, log_mixture
 from vaneb.npmle.options import DEFAULT, Options
 from vaneb.npmle.proof import prove
 from vaneb.npmle.search import Part, certificate_of, search

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,9 +10,6 @@ import numpy as np
 from vaneb.display import Shown
 from vaneb.likelihood import base
 from vaneb.likelihood.base import Array, Likelihood
-
-#: Called with (what is being done, steps done, steps expected).
-Progress = Callable[[str, int, int], None]
 
 
 class Step(NamedTuple):

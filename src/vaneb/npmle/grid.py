@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from vaneb.blocks import Progress
 from vaneb.errors import InvalidOption
 from vaneb.likelihood.base import Array, Likelihood
-from vaneb.npmle.fit import Fit, Progress, Step
+from vaneb.npmle.fit import Fit, Step
 from vaneb.npmle.search import certify
 from vaneb.npmle.weights import npmle_weights, scaled_likelihood
 from vaneb.semidefinite import diagonals, standard_errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from vaneb.likelihood.base import Array, Likelihood
@@ -81,16 +82,14 @@ def distinct(
     Distances are measured with the information ``scale``, (m, d, d) or diagonals (m, d), of the point taken
     before.  The first ``always`` in the order are taken whatever their distances.
     """
-    from vaneb.npmle.distance_kernel import keep_apart
-
     kept = np.empty(len(order), dtype=np.intp)
     order = np.ascontiguousarray(order, dtype=np.intp)
     always = min(always, len(order))
-    return kept[: keep_apart(*_measured(points, scale), order, radius**2, always, kept)]
+    return kept[: _keep_apart(*_measured(points, scale), order, radius**2, always, kept)]
 
 
 def _measured(points: Array, scale: Array) -> tuple[Array, Array]:
-    """Points and scales as ``distance_kernel`` takes them."""
+    """Points and scales as the loops over pairs take them."""
     scale = scale[:, None, :] if scale.ndim == 2 else scale
     return np.ascontiguousarray(points, dtype=np.float64), np.ascontiguousarray(scale, dtype=np.float64)
 
@@ -112,12 +111,58 @@ def merged(
     heads = distinct(atoms, scale, np.argsort(-weights, kind="stable"), radius)
     if len(heads) == len(atoms):
         return atoms, weights, np.arange(len(atoms))
-    from vaneb.npmle.distance_kernel import nearest
-
     owner = np.empty(len(atoms), dtype=np.intp)
-    nearest(*_measured(atoms, scale), heads, owner)
+    _nearest(*_measured(atoms, scale), heads, owner)
     total: Array = np.bincount(owner, weights, len(heads))  # type: ignore[assignment]
     # As a distance from the head, so that an atom alone, or one far from zero, keeps all its digits.
     away = weights[:, None] * (atoms - atoms[heads[owner]])
     moved = np.stack([np.bincount(owner, column, len(heads)) for column in away.T], axis=1)
     return atoms[heads] + moved / total[:, None], total, heads
+
+
+@njit(cache=True, nogil=True)
+def _squared_distance(points, i, j, scale):
+    """v' S_j v, v = x_i - x_j, with scales S (m, d, d), or (m, 1, d) for diagonals."""
+    d, total = points.shape[1], 0.0
+    for b in range(d):
+        away = points[i, b] - points[j, b]
+        if scale.shape[1] == 1:
+            total += away * away * scale[j, 0, b]
+        else:
+            row = 0.0
+            for a in range(d):
+                row += (points[i, a] - points[j, a]) * scale[j, a, b]
+            total += row * away
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _keep_apart(points, scale, order, least, always, kept):
+    """Fill ``kept`` with points, taken in ``order``, no closer than ``least``, squared, to one kept before.
+
+    The first ``always`` are kept in any case.  Returns how many there are.
+    """
+    count = always
+    kept[:always] = order[:always]
+    for i in order[always:]:
+        apart = True
+        for place in range(count):
+            if not _squared_distance(points, i, kept[place], scale) >= least:
+                apart = False
+                break
+        if apart:
+            kept[count] = i
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _nearest(points, scale, heads, owner):
+    """Fill ``owner`` (m,) with the place in ``heads`` of the one that each point is nearest to."""
+    for i in range(len(points)):
+        best = np.inf
+        owner[i] = 0
+        for place in range(len(heads)):
+            length = _squared_distance(points, i, heads[place], scale)
+            if length < best:
+                best, owner[i] = length, place

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import nnls
@@ -279,10 +280,8 @@ def _newton_system(columns: Columns, density: Array, share: Array) -> tuple[Arra
         # Entries up to 1e-9 of the density change a step in the ninth digit.  Where most are, as with precise
         # clients, a loop over the others is faster than a product of matrices, if that is large.
         if m > 150 and (part > 1e-9 * density[rows, None]).mean() < 0.15:
-            from vaneb.npmle.gram_kernel import sparse_gram
-
             gram, total = np.zeros((m, m)), np.zeros(m)
-            sparse_gram(part, scale, root[rows], gram, total)
+            _sparse_gram(part, scale, root[rows], gram, total)
             return gram + np.tril(gram, -1).T, total
         # In the precision that the matrix is kept in; sums over blocks are taken in double.
         ratio = part * scale.astype(part.dtype)[:, None]
@@ -290,6 +289,30 @@ def _newton_system(columns: Columns, density: Array, share: Array) -> tuple[Arra
 
     hessian, total = sum_blocks(block, len(density))
     return hessian, total
+
+
+@njit(cache=True, nogil=True)
+def _sparse_gram(columns, scale, root, gram, total):
+    """Add B'B to ``gram`` (m, m), lower triangle, and B'r to ``total`` (m,) for B_kj = L_kj c_k.
+
+    ``columns`` is L (K, m), ``scale`` c (K,), ``root`` r (K,).  Entries of B up to 1e-9 r_k are left out of
+    B'B only.
+    """
+    n_rows, m = columns.shape
+    where, value = np.empty(m, dtype=np.int64), np.empty(m)
+    for k in range(n_rows):
+        row, factor_k, smallest = columns[k], scale[k], 1e-9 * root[k]
+        count = 0
+        for j in range(m):
+            entry = row[j] * factor_k
+            total[j] += entry * root[k]
+            if entry > smallest:
+                where[count], value[count] = j, entry
+                count += 1
+        for a in range(count):
+            target, factor = gram[where[a]], value[a]
+            for b in range(a + 1):
+                target[where[b]] += factor * value[b]
 
 
 def _line_search(

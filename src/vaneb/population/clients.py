@@ -16,14 +16,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import map_blocks
+from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.likelihood.base import Array, Likelihood, as_matrices, log_of
 from vaneb.likelihood.expansion import view_under
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.population import sweep as kernels
 from vaneb.population.lanes import LANES, Lanes, in_a_row, lanes_of, side_by_side
 from vaneb.population.mixtures import Mixture
-from vaneb.population.sweep import Shared, Sums
+from vaneb.population.sweep import ComponentSums
 from vaneb.population.units import Units, units_of, wide_view
 
 #: Blocks of lanes in one piece of work for a thread.
@@ -62,7 +62,7 @@ class Clients(Protocol):
 
     def sweep(
         self, population: Mixture, number: int, few: slice, rng: np.random.Generator, basis: Array
-    ) -> tuple[Mixture, Sums]:
+    ) -> tuple[Mixture, ComponentSums]:
         """Draw all clients given the population; it comes back with new values of shared coordinates.
 
         The sums are in the coordinates of ``basis`` (r, r), unless that is empty.
@@ -103,15 +103,16 @@ class GaussianClients:
 
     def sweep(
         self, population: Mixture, number: int, few: slice, rng: np.random.Generator, basis: Array
-    ) -> tuple[Mixture, Sums]:
+    ) -> tuple[Mixture, ComponentSums]:
         varying, shared = self.coordinates
         if len(shared):
-            total, right = Shared(*self._map(kernels.sweep_shared, population, 2 * number + 1, few, shared))
+            total, right = self._map(kernels.sweep_shared, population, 2 * number + 1, few, shared)
             centres = population.centres.copy()
             centres[:, shared] += gaussian(rng, total, right)
             population = population._replace(centres=centres)
         wide = self.coordinates.widened(basis)
-        return population, Sums(*self._map(kernels.sweep, population, 2 * number, few, varying, wide))
+        sums = self._map(kernels.sweep, population, 2 * number, few, varying, wide)
+        return population, ComponentSums(*sums)
 
     def _map(
         self,
@@ -170,7 +171,7 @@ class OtherClients:
 
     def sweep(
         self, population: Mixture, number: int, few: slice, rng: np.random.Generator, basis: Array
-    ) -> tuple[Mixture, Sums]:
+    ) -> tuple[Mixture, ComponentSums]:
         theta = self._draw(population, number, few)
         varying, shared = self.coordinates
         if len(shared):
@@ -183,7 +184,7 @@ class OtherClients:
             ),
             clients_in(self.lanes.clients, few),
         )
-        return population, Sums(*sums)
+        return population, ComponentSums(*sums)
 
     def _draw(self, population: Mixture, number: int, few: slice) -> Array:
         """Thetas (B, D, LANES) of some of the clients; leaves their components.
@@ -301,27 +302,31 @@ def added(function: Callable[[slice, int], tuple[Array, ...]], n_clients: int) -
 
     ``function`` takes blocks of lanes, and how many clients are in them.
     """
-    many = -(-n_clients // LANES)
-    if many <= BLOCK_LANES:
-        return function(slice(0, many), n_clients)
-    parts = map_blocks(
-        lambda at: function(at, min(at.stop * LANES, n_clients) - at.start * LANES), many, BLOCK_LANES
+    return sum_blocks(
+        lambda at: function(at, min(at.stop * LANES, n_clients) - at.start * LANES),
+        -(-n_clients // LANES),
+        BLOCK_LANES,
     )
-    return tuple(sum(column[1:], start=column[0]) for column in zip(*parts, strict=True))
+
+
+def _scaled_root(information: Array) -> tuple[Array, Array]:
+    """Scales, and a root of the information in them; a direction without any has a little."""
+    scale = 1 / np.sqrt(np.diagonal(information) + 1e-6)
+    unit = information * scale[:, None] * scale
+    root: Array = np.asarray(np.linalg.cholesky(unit + 1e-9 * np.eye(len(scale))), dtype=np.float64)
+    return scale, root
 
 
 def gaussian(rng: np.random.Generator, information: Array, right: Array) -> Array:
     """A draw from N(A^{-1} right, A^{-1}), A = information; a direction without any is not moved far."""
-    scale = 1 / np.sqrt(np.diagonal(information) + 1e-6)
-    root = np.linalg.cholesky(information * scale[:, None] * scale + 1e-9 * np.eye(len(right)))
+    scale, root = _scaled_root(information)
     half = np.linalg.solve(root, right * scale) + rng.standard_normal(len(right))
     return scale * np.linalg.solve(root.T, half)
 
 
 def _log_density(step: Array, information: Array, right: Array) -> float:
     """Of ``step`` under what ``gaussian`` draws, without constants that do not depend on information."""
-    scale = 1 / np.sqrt(np.diagonal(information) + 1e-6)
-    root = np.linalg.cholesky(information * scale[:, None] * scale + 1e-9 * np.eye(len(right)))
+    scale, root = _scaled_root(information)
     away = root.T @ (step / scale) - np.linalg.solve(root, right * scale)
     return float(np.log(np.diagonal(root)).sum() - np.log(scale).sum() - 0.5 * away @ away)
 

@@ -24,13 +24,15 @@ def moments_of(
     weights: Array,
     centres: Array,
     roots: Array,
-    starts: NDArray[np.intp],
-    shared: NDArray[np.bool_],
+    starts: NDArray[np.intp] | None = None,
+    shared: NDArray[np.bool_] | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """log f (K,), mean (K, D), covariance (K, D, D), own (K,) of ``posteriors``.
 
-    Components have centres (m, D) and roots (m, D, r).
+    Components have centres (m, D) and roots (m, D, r); unless told they are one population, and all shared.
     """
+    starts = np.array([0, len(weights)]) if starts is None else starts
+    shared = np.ones(len(weights), dtype=np.bool_) if shared is None else shared
     n, (b, d, lanes) = clients.clients, clients.x.shape
     log_f, own = np.empty((b, lanes)), np.empty((b, lanes))
     mean, covariance = np.empty((b, d, lanes)), np.empty((b, d * d, lanes))
@@ -44,12 +46,18 @@ def moments_of(
 
 
 def components_of(
-    clients: Lanes, weights: Array, centres: Array, roots: Array, starts: NDArray[np.intp], full: bool = False
+    clients: Lanes,
+    weights: Array,
+    centres: Array,
+    roots: Array,
+    starts: NDArray[np.intp] | None = None,
+    full: bool = False,
 ) -> tuple[Array, Array, Array, Array]:
     """log f (K,), shares (K, m), and in components mean (K, m, D) and variances (K, m, D) of ``posteriors``.
 
     With ``full`` these are covariances, (K, m, D * D).
     """
+    starts = np.array([0, len(weights)]) if starts is None else starts
     n, (m, d, _), shape = clients.clients, roots.shape, (len(clients.x), clients.x.shape[2])
     log_f, own, shared = np.empty(shape), np.empty(shape), np.ones(m, dtype=np.bool_)
     shares, means, variances = np.empty((n, m)), np.empty((n, m, d)), np.empty((n, m, d * d if full else d))

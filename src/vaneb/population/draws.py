@@ -152,26 +152,26 @@ def scale_of_group(rng, shape, rate, least):
 
 
 @compiled
-def _log_density(t, power, own, beside, force, information):
+def _log_density(t, power, own, coupling, force, information):
     s = math.exp(t)
-    return power * t - (0.5 * own / s + beside) / s + (force - 0.5 * information * s) * s
+    return power * t - (0.5 * own / s + coupling) / s + (force - 0.5 * information * s) * s
 
 
 @compiled
-def _end(limit, height, power, own, beside, force, information):
+def _end(limit, height, power, own, coupling, force, information):
     """Where the log density of ``log_stretch`` falls below ``height`` on the way from 0 to ``limit``."""
     inside, outside = 0.0, math.copysign(0.01, limit)
     while abs(outside) < abs(limit):
-        if _log_density(outside, power, own, beside, force, information) < height:
+        if _log_density(outside, power, own, coupling, force, information) < height:
             break
         inside, outside = outside, 2 * outside
     if abs(outside) >= abs(limit):
-        if _log_density(limit, power, own, beside, force, information) >= height:
+        if _log_density(limit, power, own, coupling, force, information) >= height:
             return limit
         outside = limit
     for _ in range(44):
         middle = 0.5 * (inside + outside)
-        if _log_density(middle, power, own, beside, force, information) >= height:
+        if _log_density(middle, power, own, coupling, force, information) >= height:
             inside = middle
         else:
             outside = middle
@@ -179,14 +179,14 @@ def _end(limit, height, power, own, beside, force, information):
 
 
 @compiled
-def log_stretch(exponential, uniform, power, own, beside, force, information, low, high):
+def log_stretch(exponential, uniform, power, own, coupling, force, information, low, high):
     """The next t, between ``low`` and ``high``; the last one was 0.  Its log density is
 
-        power t - own e^{-2t} / 2 - beside e^{-t} + force e^t - information e^{2t} / 2.
+        power t - own e^{-2t} / 2 - coupling e^{-t} + force e^t - information e^{2t} / 2.
 
     By slice sampling (Neal 2003), from the whole slice around the last one: two chains with the same random
     numbers then draw near each other, and rounding stays rounding.
     """
-    height = _log_density(0.0, power, own, beside, force, information) - exponential
-    low = _end(low, height, power, own, beside, force, information)
-    return low + (_end(high, height, power, own, beside, force, information) - low) * uniform
+    height = _log_density(0.0, power, own, coupling, force, information) - exponential
+    low = _end(low, height, power, own, coupling, force, information)
+    return low + (_end(high, height, power, own, coupling, force, information) - low) * uniform

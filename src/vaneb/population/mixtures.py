@@ -12,7 +12,7 @@ uniform, with a large nu all are near zero.  Clients decide.  In many dimensions
 that a coordinate can be told from the others, and intervals would be too short.  Centres have heavy tails, as
 N(m, Omega / l_j) with l_j gamma: a client that is nothing like the others gets a component far out, and says
 nothing of where groups are.  Everything is drawn from sums: counts, and first and second moments of theta by
-component (``sweep.Sums``).
+component (``sweep.ComponentSums``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vaneb.population.draws import (
     scale_of_group,
     wishart_root,
 )
-from vaneb.population.sweep import Sums
+from vaneb.population.sweep import ComponentSums
 
 #: Scale of the half-t prior of standard deviations, in those of a first guess: large, so that data decide.
 REACH = 7.0
@@ -300,13 +300,13 @@ def _draw_moves(
                 stretch[i] *= math.exp(t)
                 alone[i] = 1.0
             for i in range(d):
-                here, beside, own_force = stretch[i], 0.0, force[i]
+                here, coupling, own_force = stretch[i], 0.0, force[i]
                 for a in range(d):
                     if a != i:
-                        beside += against[i, a] / alone[a]
+                        coupling += against[i, a] / alone[a]
                         own_force -= square[j, i, a] * stretch[a]
                 t = log_stretch(
-                    rng.standard_exponential(), rng.random(), 1.0 - nu - d, against[i, i], beside,
+                    rng.standard_exponential(), rng.random(), 1.0 - nu - d, against[i, i], coupling,
                     own_force * here, square[j, i, i] * here * here, -MOST_STRETCH, MOST_STRETCH,
                 )  # fmt: skip
                 alone[i] = math.exp(t)
@@ -325,8 +325,8 @@ def _draw_moves(
 
 
 def draw_population(
-    rng: np.random.Generator, order: NDArray[np.intp], sums: Sums, last: Mixture, least: float, spare: int,
-    most: int,
+    rng: np.random.Generator, order: NDArray[np.intp], sums: ComponentSums, last: Mixture, least: float,
+    spare: int, most: int,
 ) -> Mixture:  # fmt: skip
     """The next population, given sums over clients and the last one, in the varying coordinates.
 
@@ -363,7 +363,7 @@ def _concentration(rng: np.random.Generator, old: float, used: int, n_clients: f
 
 
 def draw_moves(
-    rng: np.random.Generator, order: NDArray[np.intp], sums: Sums, about: Array, population: Mixture,
+    rng: np.random.Generator, order: NDArray[np.intp], sums: ComponentSums, about: Array, population: Mixture,
     least: float, basis: Array, common: bool,
 ) -> tuple[Array, Mixture]:  # fmt: skip
     """Linear maps of components, and the population moved, given how clients stand to their centres.
@@ -374,8 +374,8 @@ def draw_moves(
     together; as the prior of c_j is flat, that of s_j is proportional to s_j.  D_j, diagonal too, stretches
     the component alone, against its prior (Liu and Sabatti 2000).
 
-    All this is in the coordinates of an orthonormal ``basis``, as are the sums (``sweep.Sums``); that of the
-    units where ``common``.  ``about`` (J, r): the points about which the sums were taken.  The maps
+    All this is in the coordinates of an orthonormal ``basis``, as are the sums (``ComponentSums``); that
+    of the units where ``common``.  ``about`` (J, r): the points about which the sums were taken.  The maps
     are s_j D_j D as matrices (J', r, r).
     """
     used = population.occupied

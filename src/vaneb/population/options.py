@@ -11,7 +11,10 @@ class Options:
 
     Parameters
     ----------
-    draws : populations that are kept.  More make results from two seeds more alike.
+    draws : populations that are kept at most, beyond ten dimensions times 10 / d.  More make results from two
+        seeds more alike.
+    draws_of_one : populations kept, times the root of the number of clients: many clients know the population
+        better, and fewer draws of it tell what they do not know.
     burn : sweeps before the first one that is kept.
     sweeps, effort : sweeps at most, burn-in included; and sweeps times clients times (1 + d) at most, beyond
         30 dimensions times d / 30.
@@ -29,7 +32,8 @@ class Options:
     expansions : how often, during burn-in, clients whose likelihood is not Gaussian are expanded anew.
     """
 
-    draws: int = 400
+    draws: int = 1_600
+    draws_of_one: float = 1e4
     burn: int = 200
     sweeps: int = 20_000
     effort: float = 2.5e7
@@ -42,6 +46,12 @@ class Options:
     fewest_draws: int = 25
     smallest_scale: float = 0.03
     expansions: int = 3
+
+    def populations_kept(self, n_clients: int, dimension: int) -> int:
+        """How many populations are kept for so many clients."""
+        size = max(1.0, dimension / 10)
+        wanted = min(self.draws / size, self.draws_of_one / n_clients**0.5, self.work / (n_clients * size**2))
+        return min(self.draws, max(self.fewest_draws, int(wanted)))
 
 
 #: Enough to compare kinds of populations, or to start from.

@@ -10,13 +10,12 @@ order of clients gives the same populations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vaneb.blocks import one_blas_thread
+from vaneb.blocks import Progress, one_blas_thread
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.population.clients import Clients, Coordinates, clients_in, clients_of
@@ -28,8 +27,6 @@ from vaneb.population.start import first_mixture, with_lone_clients
 from vaneb.prior import Prior
 from vaneb.semidefinite import diagonals
 
-#: Called with (what is being done, steps done, steps expected).
-Progress = Callable[[str, int, int], None]
 #: Clients whose estimates tell the Monte Carlo error, and batches of draws that it is taken from.
 WATCHED, BATCHES = 100, 20
 #: Every so many sweeps stretches are drawn in a random basis.
@@ -182,8 +179,8 @@ class _Chain:
 
     def run(self, expansions: int, progress: Progress | None) -> tuple[list[Components], Sampling]:
         options, n, blocks = self.options, self.n, len(self.clients.lanes.x)
-        pairs = n * max(1.0, (self.clients.lanes.x.shape[1] / 10) ** 2)
-        draws = int(np.clip(options.work / pairs, options.fewest_draws, options.draws))
+        draws = options.populations_kept(n, self.clients.lanes.x.shape[1])
+        most = self._most_sweeps(draws)
         everyone, few = slice(0, blocks), slice(0, blocks, max(1, n // options.first_clients))
         population = self.start(few)
         anew = np.linspace(0, options.burn // 2, expansions + 1)[1:].astype(int)
@@ -196,19 +193,19 @@ class _Chain:
             for _ in range(options.burn // 20):
                 population = self.step(population, everyone)
         kept: list[Mixture] = []
-        every = 1
+        # Groups come and go slowly, and what was not seen yet is in no batch: hence a least number of sweeps.
+        wanted = -(-(options.fewest_sweeps - options.burn) // draws) if self.spare else 1
+        every = max(1, min(wanted, int(most - options.burn) // draws))
         while True:
             for _ in range(every):
                 population = self.step(population, everyone)
             kept.append(population)
             _tell(progress, self.sweeps, options.burn + draws * every)
             if len(kept) == draws:
-                error, most = self._error(kept), self._most_sweeps(draws)
+                error = self._error(kept)
                 # What clients share differs between populations only: 400 of them know it to 1/20.
-                aim = max(options.accuracy, draws**-0.5 if len(self.shared) else 0.0)
-                # Groups come and go slowly: what was not seen yet is in no batch.
-                settled = self.spare == 0 or self.sweeps >= options.fewest_sweeps
-                if (error <= aim and settled) or self.sweeps + draws * every > most:
+                aim = max(options.accuracy, min(draws, 400) ** -0.5 if len(self.shared) else 0.0)
+                if error <= aim or self.sweeps + draws * every > most:
                     break
                 kept, every = kept[1::2], every * 2
         sampling = Sampling(error, aim, self.sweeps, self.clients.acceptance)
@@ -245,8 +242,7 @@ class _Chain:
                 np.concatenate(parts)
                 for parts in zip(*((o.centres, o.roots, o.weights) for o in some), strict=True)
             )
-            anything = np.ones(len(weights), dtype=np.bool_)
-            _, mean, covariance, _ = moments_of(clients, weights, centres, roots, starts, anything)
+            _, mean, covariance, _ = moments_of(clients, weights, centres, roots, starts)
             means.append(mean)
             variances.append(np.diagonal(covariance, axis1=1, axis2=2))
         batches = len(means)

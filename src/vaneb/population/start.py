@@ -1,15 +1,15 @@
 """Where sampling starts: a mixture fitted by EM, in which groups that are not needed have been merged.
 
 Sampling finds it hard to merge two large groups, and new groups are rarely found where there are many
-clients.  So EM begins with more groups than needed, and two of them are merged where the likelihood does not
-miss them.
+clients.  So EM begins with more groups than needed, and pairs of them are merged where the likelihood does
+not miss them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from vaneb.population.conditioning import components_of, moments_of
 from vaneb.population.lanes import Lanes, in_a_row
 from vaneb.population.mixtures import Mixture
 
-#: Steps of EM before the first merger and after each round of them.
+#: Steps of EM before the first merger and after the last one, and after each round of them.
 STEPS, STEPS_BETWEEN = 15, 4
 #: Clients further out than this are taken to be here: the start need not find a group of one client.
 FAR = 8.0
@@ -29,6 +29,19 @@ LONE = 0.3
 BLOCKS = 8
 #: Pairs whose merger is tried in a round, for each group.
 PAIRS = 2
+#: One in so many groups, at most, is merged with another in a round.
+MERGED = 8
+
+
+class Groups(NamedTuple):
+    """Components of one population."""
+
+    weights: Array
+    """(m,)"""
+    centres: Array
+    """(m, D)"""
+    roots: Array
+    """(m, D, r)"""
 
 
 def first_mixture(
@@ -48,11 +61,10 @@ def first_mixture(
     centres[:, varying] = (0.7 * x[pick(many)] if many > 1 else x.mean(axis=0, keepdims=True))[:, varying]
     roots = np.zeros((many, d, r))
     roots[:, varying, np.arange(r)] = 0.5 if many > 1 else 1.0
-    weights = np.full(many, 1 / many)
+    groups = Groups(np.full(many, 1 / many), centres, roots)
     if many > 1:
-        weights, centres, roots = _merged(
-            clients, varying, *_steps(clients, varying, weights, centres, roots, STEPS)
-        )
+        groups = _merged(clients, varying, _steps(clients, varying, groups, STEPS))
+    weights, centres, roots = groups
     order = np.argsort(-weights, kind="stable")
     many = len(order)
     return Mixture(
@@ -67,14 +79,7 @@ def with_lone_clients(population: Mixture, clients: Lanes, varying: NDArray[np.i
     Such a client would else be taken for a member of some group, which it would tear apart.
     """
     m, r = len(population.weights), len(varying)
-    log_f, *_ = moments_of(
-        clients,
-        population.weights,
-        population.centres,
-        population.roots,
-        np.array([0, m]),
-        np.ones(m, dtype=np.bool_),
-    )
+    log_f, *_ = moments_of(clients, population.weights, population.centres, population.roots)
     far = np.flatnonzero(-2 * log_f > 2 * FAR**2 + 10 * r)
     far = far[np.argsort(log_f[far], kind="stable")][: max(most - m, 0)]
     if not len(far):
@@ -94,34 +99,32 @@ def with_lone_clients(population: Mixture, clients: Lanes, varying: NDArray[np.i
     )
 
 
-def _steps(
-    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array, count: int
-) -> tuple[Array, Array, Array]:
+def _steps(clients: Lanes, varying: NDArray[np.intp], groups: Groups, count: int) -> Groups:
     """Steps of EM; a covariance has a weak prior, and groups of less than a client are dropped."""
     r = len(varying)
     for _ in range(count):
-        n, first, second = _expected(clients, varying, weights, centres, roots)
+        n, first, second = _expected(clients, varying, groups)
         keep = n > 1.0
         keep[np.argmax(n)] = True
-        n, first, second, centres, roots = n[keep], first[keep], second[keep], centres[keep], roots[keep]
+        n, first, second, centres, roots = (
+            part[keep] for part in (n, first, second, groups.centres, groups.roots)
+        )
         shift = first / n[:, None]
         scatter = second - n[:, None, None] * shift[:, :, None] * shift[:, None, :]
         centres[:, varying] += shift
         covariance = (scatter + 0.1 * np.eye(r)) / (n + 1)[:, None, None]
         roots[:, varying] = np.linalg.cholesky(covariance)
-        weights = n / n.sum()
-    return weights, centres, roots
+        groups = Groups(n / n.sum(), centres, roots)
+    return groups
 
 
-def _expected(
-    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
-) -> tuple[Array, Array, Array]:
+def _expected(clients: Lanes, varying: NDArray[np.intp], groups: Groups) -> tuple[Array, Array, Array]:
     """Expected numbers of clients, and first and second moments of theta - mu, by group."""
-    (m, d), sums = centres.shape, None
+    (m, d), sums = groups.centres.shape, None
     for first in range(0, len(clients.x), BLOCKS):
         some = clients.part(slice(first, min(first + BLOCKS, len(clients.x))))
-        _, p, mean, covariance = components_of(some, weights, centres, roots, np.array([0, m]), full=True)
-        u = np.ascontiguousarray((mean - centres)[:, :, varying].swapaxes(0, 1))
+        _, p, mean, covariance = components_of(some, *groups, full=True)
+        u = np.ascontiguousarray((mean - groups.centres)[:, :, varying].swapaxes(0, 1))
         weighted = p.T[:, :, None] * u
         inner = np.einsum("kj,kjq->jq", p, covariance).reshape(m, d, d)[:, varying[:, None], varying]
         parts = p.sum(axis=0), weighted.sum(axis=1), inner + weighted.swapaxes(1, 2) @ u
@@ -130,53 +133,63 @@ def _expected(
     return sums
 
 
-def _merged(
-    clients: Lanes, varying: NDArray[np.intp], weights: Array, centres: Array, roots: Array
-) -> tuple[Array, Array, Array]:
+class Pairs(NamedTuple):
+    """Pairs of groups, and what each would be as one group."""
+
+    one: NDArray[np.intp]
+    other: NDArray[np.intp]
+    together: Groups
+
+
+def _merged(clients: Lanes, varying: NDArray[np.intp], groups: Groups) -> Groups:
     """Pairs of groups made one, as long as the log-likelihood falls by less than a group has to earn."""
     r = len(varying)
     # In many dimensions a covariance has more to fit noise with, though its prior holds it together.
     price = 0.5 * (1 + 2 * r + r * max(r - 10, 0) / 20) * math.log(max(clients.clients, 2))
-    while len(weights) > 1:
-        log_f, shares, *_ = components_of(clients, weights, centres, roots, np.array([0, len(weights)]))
-        mu, root = centres[:, varying], roots[:, varying]
-        covariance = root @ np.swapaxes(root, 1, 2)
-        best, found = -price, None
-        for a, b in _near_pairs(weights, mu, covariance)[: PAIRS * len(weights)]:
-            w = weights[a] + weights[b]
-            centre = (weights[a] * mu[a] + weights[b] * mu[b]) / w
-            spread = sum(
-                weights[j] / w * (covariance[j] + np.outer(mu[j] - centre, mu[j] - centre)) for j in (a, b)
-            )
-            one_centre, one_root = centres[[a]].copy(), roots[[a]].copy()
-            one_centre[0, varying], one_root[0, varying] = centre, np.linalg.cholesky(spread)
-            log_one, *_ = components_of(clients, np.array([w]), one_centre, one_root, np.array([0, 1]))
-            others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
-            change = float(np.logaddexp(log_of(others), log_one - log_f).sum())
-            if change > best:
-                best, found = change, (a, b, w, one_centre, one_root)
-        if found is None:
+    while (m := len(groups.weights)) > 1:
+        pairs = _near_pairs(varying, groups)
+        change = _changes(clients, groups, pairs)
+        chosen: list[int] = []
+        left = np.full(m, True)
+        for i in np.argsort(-change, kind="stable"):
+            a, b = pairs.one[i], pairs.other[i]
+            if change[i] > -price and left[a] and left[b] and len(chosen) < max(1, m // MERGED):
+                left[a] = left[b] = False
+                chosen.append(i)
+        if not chosen:
             break
-        a, b, w, one_centre, one_root = found
-        rest = np.delete(np.arange(len(weights)), [a, b])
-        weights, centres = np.append(weights[rest], w), np.concatenate([centres[rest], one_centre])
-        roots = np.concatenate([roots[rest], one_root])
-        weights, centres, roots = _steps(clients, varying, weights, centres, roots, STEPS_BETWEEN)
-    return weights, centres, roots
+        both = (np.concatenate([a[left], b[chosen]]) for a, b in zip(groups, pairs.together, strict=True))
+        groups = _steps(clients, varying, Groups(*both), STEPS_BETWEEN)
+    return _steps(clients, varying, groups, STEPS)
 
 
-def _near_pairs(weights: Array, mu: Array, covariance: Array) -> list[tuple[int, int]]:
-    """Pairs of groups, the likeliest to be one first: by the entropy that a merger adds (Runnalls 2007)."""
-    noise = 0.25 * np.eye(mu.shape[1])  # groups that are closer than clients can tell are one
-    log_volume = np.linalg.slogdet(covariance + noise)[1]
-    cost = {}
-    for a, b in combinations(range(len(weights)), 2):
-        w, away = weights[a] + weights[b], mu[a] - mu[b]
-        share = weights[a] / w
-        both = (
-            share * covariance[a] + (1 - share) * covariance[b] + share * (1 - share) * np.outer(away, away)
-        )
-        cost[a, b] = (
-            w * np.linalg.slogdet(both + noise)[1] - weights[a] * log_volume[a] - weights[b] * log_volume[b]
-        )
-    return sorted(cost, key=lambda pair: cost[pair])
+def _near_pairs(varying: NDArray[np.intp], groups: Groups) -> Pairs:
+    """Those likeliest to be one group first: by the entropy that a merger adds (Runnalls 2007)."""
+    weights, centres, roots = groups
+    root = roots[:, varying]
+    covariance = root @ np.swapaxes(root, 1, 2)
+    one, other = np.triu_indices(len(weights), 1)
+    total, away = weights[one] + weights[other], (centres[other] - centres[one])[:, varying]
+    share = (weights[other] / total)[:, None]
+    both = (1 - share)[:, :, None] * covariance[one] + share[:, :, None] * covariance[other]
+    both += (share * (1 - share) * away)[:, :, None] * away[:, None, :]
+    noise = 0.25 * np.eye(len(varying))  # groups that are closer than clients can tell are one
+    volume = weights * np.linalg.slogdet(covariance + noise)[1]
+    cost = total * np.linalg.slogdet(both + noise)[1] - volume[one] - volume[other]
+    near = np.argsort(cost, kind="stable")[: PAIRS * len(weights)]
+    pair_centres, pair_roots = centres[one[near]], roots[one[near]]
+    pair_centres[:, varying] += (share * away)[near]
+    pair_roots[:, varying] = np.linalg.cholesky(both[near])
+    return Pairs(one[near], other[near], Groups(total[near], pair_centres, pair_roots))
+
+
+def _changes(clients: Lanes, groups: Groups, pairs: Pairs) -> Array:
+    """By how much the log-likelihood rises where one of the pairs becomes one group."""
+    log_f, shares, *_ = components_of(clients, *groups)
+    change = np.empty(len(pairs.one))
+    for i, (a, b) in enumerate(zip(pairs.one, pairs.other, strict=True)):
+        together = Groups(*(part[i : i + 1] for part in pairs.together))
+        log_pair, *_ = components_of(clients, *together)
+        others = shares.sum(axis=1) - shares[:, a] - shares[:, b]
+        change[i] = np.logaddexp(log_of(others), log_pair - log_f).sum()
+    return change

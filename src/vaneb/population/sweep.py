@@ -30,7 +30,7 @@ from vaneb.population.lanes import (
 from vaneb.vector_math import exponentials
 
 
-class Sums(NamedTuple):
+class ComponentSums(NamedTuple):
     """Over the clients of each of J components: v = theta - mu and e = theta_hat - mu, mu its centre.
 
     The first three say where thetas are; the others how well the estimates agree with them, which tells how
@@ -53,13 +53,6 @@ class Sums(NamedTuple):
     """sum P e, (J, r)"""
     cross: Array
     """sum diag(v) P e, (J, r)"""
-
-
-class Shared(NamedTuple):
-    """What clients say of the coordinates that they share: precision (q, q), and precision times value."""
-
-    precision: Array
-    right: Array
 
 
 @njit(cache=True, nogil=True)
@@ -162,7 +155,7 @@ def turned(x, precision, theta, basis):
 
 
 def add_up(n, x, precision, component, theta, varying, centres, basis):
-    """``Sums`` over the first ``n`` clients, in the coordinates of ``basis`` unless that is empty."""
+    """``ComponentSums`` of the first ``n`` clients, in the coordinates of ``basis`` unless that is empty."""
     if len(basis):
         x, precision, theta = turned(x, precision, theta, basis)
         centres = centres @ basis
@@ -220,7 +213,7 @@ def _add(
 
 
 def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying, basis):
-    """``Sums`` over Gaussian clients whose components and thetas are drawn given the population."""
+    """``ComponentSums`` over Gaussian clients whose components and thetas are drawn given the population."""
     component, theta = np.zeros(keys.shape, dtype=np.int64), np.empty(x.shape)
     draw_clients(x, precision, keys, number, log_weights, centres, roots, component, theta)
     return add_up(n, x, precision, component, theta, varying, centres, basis)
@@ -228,9 +221,10 @@ def sweep(n, x, precision, keys, number, log_weights, centres, roots, varying, b
 
 @njit(cache=True, nogil=True)
 def sweep_shared(n, x, precision, keys, number, log_weights, centres, roots, shared):
-    """``Shared`` given components, which are drawn here, whatever the thetas: by W = P - P R M^{-1} R' P.
+    """What clients say of coordinates that they share: precision (q, q), and precision times value, (q,).
 
-    The value is told relative to that in ``centres``.
+    Given components, which are drawn here, whatever the thetas: by W = P - P R M^{-1} R' P.  The value is
+    told relative to that in ``centres``.
     """
     d, r, q = x.shape[1], roots.shape[2], len(shared)
     full = precision.shape[1] > d

@@ -130,7 +130,7 @@ class _Weighed(NamedTuple):
 
 
 def sample_gaussians(
-    found: Sequence[Likely], *, seed: int, options: Options | None = None, names: tuple[str, ...] = ()
+    found: Sequence[Likely], *, seed: int, options: Options | None = None
 ) -> tuple[Prior, Sampling] | None:
     """Gaussian populations drawn from their posterior; ``None`` where too few points of the likeliest
     candidate carry the weight."""
@@ -164,7 +164,7 @@ def sample_gaussians(
             own = part.weight.sum() ** 2 / np.sum(part.weight**2)
             effective = min(effective, own * draws / count)
     centre, covariance = np.concatenate(centres), np.concatenate(covariances)
-    prior = Prior(centre, np.full(draws, 1 / draws), covariance, names, n, None, np.arange(draws))
+    prior = Prior(centre, np.full(draws, 1 / draws), covariance, (), n, None, np.arange(draws))
     error = _error(found[int(np.argmax(shares))].fitted, centre, covariance, effective)
     return prior, Sampling(error, options.accuracy, draws)
 
@@ -271,7 +271,7 @@ class _Target:
 
         def loss(point: Array) -> tuple[float, Array]:
             one = self.roots(point[None])[0]
-            value, gradient = deviance(self.moments, self.varying, one, True)[:2]
+            value, gradient = deviance(self.moments, self.varying, one)[:2]
             along = np.sum(np.tril(gradient) * one, axis=1)
             units, (i, j) = np.diagonal(one), self.lower
             turn = gradient[i, j] * units[i] - along[i] * point[self.r :] * (units[i] / np.exp(point[i])) ** 2

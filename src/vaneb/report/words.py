@@ -10,7 +10,7 @@ import numpy as np
 from vaneb.report.quantities import Shown
 
 if TYPE_CHECKING:
-    from vaneb.grouped.scores import HeldOut
+    from vaneb.grouped.result import HeldOut
     from vaneb.posterior import Posterior
 
 CITATION = (

@@ -17,13 +17,13 @@ from vaneb.estimators import VANEB, notes_of_few
 from vaneb.grouped import frames
 from vaneb.grouped.design import Design, DesignRows, learn_design
 from vaneb.grouped.fit import fit_population
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import ParsedFormula, parse
 from vaneb.grouped.models import fit_local
 from vaneb.grouped.population import Structure, find_structure
 from vaneb.grouped.reading import read_columns
 from vaneb.grouped.result import GroupedFit, HeldOut, predicted
 from vaneb.grouped.several import check_several, fit_several
+from vaneb.grouped.summary import FixedEffects
 from vaneb.grouped.terms import groups_of, varying_columns
 from vaneb.local.data import GroupedRows
 from vaneb.local.family import FAMILIES

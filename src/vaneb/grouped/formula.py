@@ -140,19 +140,19 @@ def understand(
     allow : what the caller can use, of the keys of ``SPECIAL``; anything else there is refused
     """
     limits = limits or Limits()
-    formula = read(text, limits)
+    left, right = read(text, limits)
     with mistakes_in(text):
-        kind = _check_left(formula.left)
-        used = {*_left_columns(formula.left), *_groups_in(formula.right)}
+        kind = _check_left(left)
+        used = {*_left_columns(left), *_groups_in(right)}
         rest = [column for column in free or () if column not in used]
         side = _Expansion(limits, rest)
-        fixed = side.expand(formula.right)
+        fixed = side.expand(right)
         random = tuple(one for bar in list(side.bars) for one in side.random(bar))
         terms, added = _with_effects(fixed, random)
     for special, found in ((kind, True), ("random", bool(random))):
         if special in SPECIAL and found and special not in allow:
             raise InvalidOption(f"formula {shown(text)}: {SPECIAL[special]}")
-    return ParsedFormula(text, formula.left, terms, tuple(side.offsets), random, limits, added)
+    return ParsedFormula(text, left, terms, tuple(side.offsets), random, limits, added)
 
 
 def _with_effects(
@@ -272,7 +272,7 @@ class _Expansion:
         match node:
             case Chain(parts, ("+" | "-", *_) as operators):
                 for operator, part in zip(("+", *operators), parts, strict=True):
-                    self.add(part if operator == "+" else Negative(part, part.at), terms)
+                    self.add(part if operator == "+" else Negative(part, at=part.at), terms)
             case Negative(Negative(operand)):
                 self.add(operand, terms)
             case Number(0) | Negative(Number(1)):

@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
 from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others
-from vaneb.grouped.fixed import FixedEffects
-from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, shown
+from vaneb.grouped.gaussian_posterior import (
+    UNLIKELY,
+    WeighedCandidate,
+    likeliest,
+    probabilities,
+    weigh_candidate,
+)
 from vaneb.grouped.mixed_model import (
     MOST,
     TIE_BREAK,
@@ -21,6 +26,7 @@ from vaneb.grouped.mixed_model import (
     identified,
 )
 from vaneb.grouped.models import LocalModel
+from vaneb.grouped.summary import FixedEffects
 from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -53,7 +59,7 @@ class Structure:
     """Coordinates of phi in which clients differ, (d,)."""
     fitted: Fitted | None
     """In coordinates phi; ``None`` for losses that are no likelihoods or no sums over rows."""
-    found: tuple[Likely, ...]
+    found: tuple[WeighedCandidate, ...]
     """All candidates; of no length where their likelihoods cannot be compared."""
     family: Family
     """With the dispersion that was found."""
@@ -197,17 +203,17 @@ def compared(
     return Structure(basis, varying, best, known, family, notes)
 
 
-def _known(fitted: list[Fitted]) -> tuple[Likely, ...]:
+def _known(fitted: list[Fitted]) -> tuple[WeighedCandidate, ...]:
     """All candidates with their likelihoods; of no length where these cannot be compared."""
-    known = tuple(found for one in fitted if (found := likely(one)) is not None)
+    known = tuple(found for one in fitted if (found := weigh_candidate(one)) is not None)
     return known if len(known) == len(fitted) else ()
 
 
-def _best(known: tuple[Likely, ...], fitted: list[Fitted]) -> Fitted:
-    return shown(known).fitted if known else fitted[-1]
+def _best(known: tuple[WeighedCandidate, ...], fitted: list[Fitted]) -> Fitted:
+    return likeliest(known).fitted if known else fitted[-1]
 
 
-def _what_differs(known: tuple[Likely, ...], size: int) -> tuple[str, ...]:
+def _what_differs(known: tuple[WeighedCandidate, ...], size: int) -> tuple[str, ...]:
     """What to say where rows speak for ``size`` coefficients that differ, fewer than might."""
     sizes = np.array([len(one.fitted.model.varying) for one in known])
     if not known or size == sizes.max():
@@ -255,12 +261,12 @@ def check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
         )
 
 
-def is_seen(structure: Structure) -> bool:
+def has_row_factors(structure: Structure) -> bool:
     """Has every row a Gaussian factor of its own?"""
     return structure.fitted is not None and structure.fitted.sites is not None
 
 
-def seen(structure: Structure) -> Likelihood:
+def through_row_factors(structure: Structure) -> Likelihood:
     """Clients through the Gaussian factors of their rows: sweeps over these cost little."""
     assert structure.fitted is not None
     gram, cross = structure.fitted.moments.gram, structure.fitted.moments.cross

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
-from vaneb.grouped import frames, intervals
+from vaneb.grouped import frames, predictive
+from vaneb.grouped.client_reports import reports_of_rows
 from vaneb.grouped.design import Design, DesignRows
-from vaneb.grouped.fit import client_reports
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
-from vaneb.grouped.summary import PopulationSummary, Summary, summarise
+from vaneb.grouped.summary import FixedEffects, PopulationSummary, Summary, summarise
 from vaneb.local.data import GroupedRows
 from vaneb.local.family import family_class
 from vaneb.local.family.base import SURVIVAL, Family
@@ -244,7 +243,7 @@ class GroupedResult:
         data = frames.as_pandas(frame)
         if interval is not None:
             level = self._checked_level(level)
-            intervals.check(interval, level, self.family)
+            predictive.check_interval(interval, level, self.family)
             if use != "personalised":
                 raise InvalidOption(f"use {use!r}: only personalised predictions have intervals here.")
         rows = self.design.rows(data, response=False)
@@ -252,7 +251,7 @@ class GroupedResult:
         if interval is None:
             return mean
         assert level is not None
-        ends = intervals.interval(
+        ends = predictive.interval(
             interval,
             level,
             self.family,
@@ -349,7 +348,7 @@ class GroupedFit(GroupedResult):
     @cached_property
     def reports(self) -> Reports:
         """What the clients would send to a server: estimates, and precisions at them."""
-        return client_reports(self.rows, self.local, self.names)
+        return reports_of_rows(self.rows, self.family, self.local.fits, self.names, self.family.dispersion)
 
     def table(self, level: float | None = None) -> pa.Table:
         """Coefficients of each client with their uncertainty, one row per client.

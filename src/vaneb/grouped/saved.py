@@ -21,10 +21,10 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import frames
 from vaneb.grouped.design import Design, OtherGroups
 from vaneb.grouped.encoding import Encoding
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients, finite
 from vaneb.grouped.response import KINDS, PLAIN, SHARES, ResponseCoding
 from vaneb.grouped.result import Array, GroupedResult
+from vaneb.grouped.summary import FixedEffects
 from vaneb.local.family import FAMILIES, family_class
 from vaneb.local.family.base import CLASSES, Family
 

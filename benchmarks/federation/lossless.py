@@ -45,7 +45,6 @@ from vaneb.grouped.from_sums import centred_sums
 from vaneb.grouped.mixed_model import basis_of
 from vaneb.grouped.predictive import expected_response
 from vaneb.grouped.result import GroupedFit
-from vaneb.grouped.scores import loss
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.likelihood.loss_sums import Columns, LossSums
 from vaneb.local.data import GroupedRows
@@ -153,7 +152,9 @@ def compare(name: str, frame: pd.DataFrame, right: str, family: str) -> dict[str
         found, sent = federated(fit.rows, settings)
         row["cpu_seconds"] = f"{time.process_time() - began:.1f}"
         word = {1: "one", 2: "two"}[exchanges]
-        value = loss(family, test.response, expected_response(own, found, at, test.covariates, test.offset))
+        value = family_class(family).score(
+            test.response, expected_response(own, found, at, test.covariates, test.offset)
+        )
         row |= {word: value, f"bytes_{word}": sent}
         row[f"{word}_percent"] = f"{100 * (value / fit.held_out.values['personalised'] - 1):+.5f}"
         row["apart"] = f"{np.abs((found.mean - fit.posterior.mean) / fit.posterior.sd).max():.2g}"
@@ -163,7 +164,7 @@ def compare(name: str, frame: pd.DataFrame, right: str, family: str) -> dict[str
             theta = np.vstack([theta, theta.mean(axis=0)])[at]
             index = own.index(theta, test.covariates, test.offset)
             mean = expit(index) if family == "binomial" else np.exp(index)
-            row[f"dpql_{word}"] = loss(family, test.response, mean)
+            row[f"dpql_{word}"] = family_class(family).score(test.response, mean)
     row["pooled_cpu_seconds"] = f"{pooled_seconds:.1f}"
     return {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in row.items()}
 

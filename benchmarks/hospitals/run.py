@@ -28,13 +28,13 @@ from lossless import federated, positions
 
 from vaneb.flower.settings import Settings
 from vaneb.grouped import fit_groups
-from vaneb.grouped import scores as grouped_scores
 from vaneb.grouped.design import learn_design
 from vaneb.grouped.formula import parse
 from vaneb.grouped.predictive import expected_response
 from vaneb.likelihood.base import Array
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import binomial
+from vaneb.local.family.binomial import Binomial
 
 NUMBERS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 FORMULA = "y ~ age + sex + C(cp) + trestbps + chol + fbs + C(restecg) + thalach + exang + oldpeak"
@@ -97,7 +97,7 @@ def ridge(design: Array, y: Array, penalty: float, free: Array) -> Array:
 def scores(test: pd.DataFrame, probability: Array) -> dict[str, object]:
     right = (probability > 0.5) == (test.y.to_numpy() == 1)
     by = {str(h): float(right[(test.hospital == h).to_numpy()].mean()) for h in sorted(set(test.hospital))}
-    loss = grouped_scores.loss("binomial", test.y.to_numpy(float), probability)
+    loss = Binomial.score(test.y.to_numpy(float), probability)
     named = dict(zip(("cleveland", "hungarian", "switzerland", "va"), by.values(), strict=True))
     return {"accuracy": np.mean(list(by.values())), "log_loss": loss, **named}
 

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption
 from vaneb.grouped.choice import fit_least_squares
-from vaneb.grouped.gaussian_posterior import ODDS, likely, probabilities, sample_gaussians, shown
+from vaneb.grouped.gaussian_posterior import ODDS, likeliest, probabilities, sample_gaussians, weigh_candidate
 from vaneb.grouped.mixed_model import centred_basis, centred_rows
 from vaneb.grouped.models import fit_local
 from vaneb.grouped.population import Structure, find_structure
@@ -100,7 +100,7 @@ def test_probabilities_are_those_of_the_candidates_likelihoods() -> None:
     assert np.exp(intercept.log_evidence - nothing.log_evidence) == pytest.approx(ratio, rel=0.15)
     odds = ratio * ODDS[1]
     assert probabilities(found.found)[1] == pytest.approx(odds / (1 + odds), abs=0.05)
-    assert shown(found.found) is (intercept if ratio > 1 else nothing)
+    assert likeliest(found.found) is (intercept if ratio > 1 else nothing)
 
 
 @pytest.mark.parametrize("correlated", [False, True])
@@ -108,7 +108,7 @@ def test_prior_of_two_coefficients_integrates_to_one(correlated: bool) -> None:
     """Over logarithms of standard deviations, and what is below the diagonal of the root."""
     rows = simulated([1.0, 0.5], clients=30)
     fitted = fit_least_squares(centred_rows(rows, np.array([True, True])), np.arange(2), correlated)
-    one = likely(fitted)
+    one = weigh_candidate(fitted)
     assert one is not None
     assert one.target is not None
     logs = np.linspace(-9.0, 9.0, 73)

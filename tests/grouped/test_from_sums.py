@@ -14,7 +14,7 @@ from vaneb.estimators import VANEB
 from vaneb.grouped import fit_groups
 from vaneb.grouped.from_sums import ClientSums, find_structure_of_sums, fit_population_of_sums
 from vaneb.grouped.gaussian_posterior import probabilities
-from vaneb.grouped.halves import first_halves
+from vaneb.grouped.mixture import first_halves
 from vaneb.grouped.population import find_structure
 from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.loss_sums import Columns, LossSums

@@ -15,8 +15,8 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import fit_groups
 from vaneb.grouped.mixture import halves_of_rows, predicts_better
 from vaneb.grouped.population import find_structure
-from vaneb.grouped.scores import loss
 from vaneb.local.data import GroupedRows
+from vaneb.local.family import family_class
 
 
 def simulated(seed: int = 0, clients: int = 40, rows: int = 6, family: str = "gaussian") -> pd.DataFrame:
@@ -259,7 +259,7 @@ def test_all_rows_for_testing() -> None:
     ],
 )
 def test_losses(family: str, y: list, mean: list, expected: float) -> None:
-    assert loss(family, np.array(y), np.array(mean)) == pytest.approx(expected)
+    assert family_class(family).score(np.array(y), np.array(mean)) == pytest.approx(expected)
 
 
 def test_halves_share_each_clients_rows() -> None:

@@ -16,9 +16,8 @@ from scipy.special import expit
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import GroupedFit, fit_groups, load
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients
-from vaneb.grouped.summary import PopulationSummary
+from vaneb.grouped.summary import FixedEffects, PopulationSummary
 from vaneb.prior import Prior
 
 DRAW = {

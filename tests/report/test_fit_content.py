@@ -266,7 +266,7 @@ def test_rows_of_a_yes_or_no_are_shown_as_rates_in_the_users_words():
 
 
 def test_held_out_rows_are_in_the_first_sentence(fitted):
-    from vaneb.grouped.scores import HeldOut
+    from vaneb.grouped.result import HeldOut
 
     model, post, reports = fitted
     held = HeldOut("log-loss", {"local": 0.8, "pooled": 0.5, "personalised": 0.4}, 983, 0)

@@ -25,8 +25,8 @@ from vaneb.flower.client_data import LocalModel
 from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import check_array
-from vaneb.grouped.halves import first_halves
 from vaneb.grouped.mixed_model import centred_basis
+from vaneb.grouped.mixture import first_halves
 from vaneb.grouped.population import model_basis
 from vaneb.likelihood.base import Array
 from vaneb.likelihood.exact import exact_likelihood

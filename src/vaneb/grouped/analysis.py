@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 from vaneb.blocks import Progress
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB, notes_of_few
-from vaneb.grouped import frames, scores
+from vaneb.grouped import frames
 from vaneb.grouped.design import Design, DesignRows, learn_design
 from vaneb.grouped.fit import fit_population
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import ParsedFormula, parse
 from vaneb.grouped.models import fit_local
 from vaneb.grouped.population import Structure, find_structure
 from vaneb.grouped.reading import read_columns
-from vaneb.grouped.result import GroupedFit, predicted
-from vaneb.grouped.scores import HeldOut
+from vaneb.grouped.result import GroupedFit, HeldOut, predicted
 from vaneb.grouped.several import check_several, fit_several
+from vaneb.grouped.summary import FixedEffects
 from vaneb.grouped.terms import groups_of, varying_columns
 from vaneb.local.data import GroupedRows
 from vaneb.local.family import FAMILIES
@@ -166,12 +165,32 @@ def fit_groups(
         notes += ("Huber's loss has no likelihood: Gaussian reports with sandwich covariances were used",)
         likelihood = "gaussian"
     places = data[~testing].index.to_numpy()[train.kept][_order(train, rows)]
+    outcomes, counts = np.unique(local.fits.outcome, return_counts=True)
+    often = np.argsort(-counts, kind="stable")
     fit = GroupedFit(
-        design, rows, local, model, after, likelihood, level, total - kept, None,
-        len(groups.client) == 1 and frames.is_whole(data[groups.name]), (*reading.notes, *notes),
-        fixed, _varying_names(structure, names), frames.kind_of(frame), places,
-        total, reading.columns,
-    )  # fmt: skip
+        design=design,
+        family=local.family,
+        estimates={"local": local.fits.theta, "pooled": local.pooled.theta},
+        n_rows=len(rows.response),
+        group_sizes=(int(rows.n_rows.min()), int(rows.n_rows.max())),
+        outcomes={str(outcomes[i]): int(counts[i]) for i in often},
+        likelihood=likelihood,
+        level=level,
+        dropped=total - kept,
+        whole_ids=len(groups.client) == 1 and frames.is_whole(data[groups.name]),
+        kind=frames.kind_of(frame),
+        notes=(*reading.notes, *notes),
+        mixed_model=fixed,
+        rows=rows,
+        local=local,
+        model=model,
+        posterior=after,
+        held_out=None,
+        varying=_varying_names(structure, names),
+        places=places,
+        n_data=total,
+        read=reading.columns,
+    )
     if test is None or not len(test.kept):
         return fit
     return replace(fit, held_out=_held_out(fit, test))
@@ -214,10 +233,10 @@ def _order(train: DesignRows, rows: GroupedRows) -> NDArray[np.intp]:
 
 def _held_out(fit: GroupedFit, test: DesignRows) -> HeldOut:
     assert test.response is not None
-    family = fit.design.coding.family
+    family = fit.family
     values = {
-        use: scores.loss(family, test.response, predicted(fit, test, use), test.weight, test.clients)
+        use: family.score(test.response, predicted(fit, test, use), test.weight, test.clients)
         for use in ("local", "pooled", "personalised")
     }
     strangers = set(test.clients) - set(fit.rows.ids)
-    return HeldOut(fit.local.family.score_name, values, len(test.kept), len(strangers))
+    return HeldOut(family.score_name, values, len(test.kept), len(strangers))

@@ -109,7 +109,7 @@ def fit_others(
         found = np.einsum("np,np->n", design, points[rows.client_of_row])
         return found, kernels.index_variances(design, rows.starts, gram, varying, model.root, model.inverse)
 
-    factors = factors_of_rows(rows, family, index, look, sites)
+    factors = row_factors(rows, family, index, look, sites)
     assert fitted is not None
     return fitted._replace(constant=factors.constant, sites=factors.sites, freedom=factors.freedom)
 
@@ -119,7 +119,7 @@ def _off_zero(root: Array) -> Array:
     return np.where(np.abs(root) > 1e-3, root, 1e-3 * np.eye(len(root)))
 
 
-class Factors(NamedTuple):
+class RowFactors(NamedTuple):
     """The Gaussian factors of rows."""
 
     sites: tuple[Array, Array]
@@ -137,13 +137,13 @@ class Factors(NamedTuple):
         return float(self.sites[0] @ self.variance)
 
 
-def factors_of_rows(
+def row_factors(
     rows: GroupedRows,
     family: Family,
     index: Array,
     look: Callable[[Array, Array], tuple[Array, Array]],
     sites: tuple[Array, Array] | None = None,
-) -> Factors:
+) -> RowFactors:
     """The factors under a model that says of every index, given t and n, what its mean and variance are.
 
     ``index`` (N,): where rows are seen from at first, unless ``sites`` are factors to start from.
@@ -166,10 +166,10 @@ def factors_of_rows(
         change = np.maximum(t + STEP * (1 / spread - 1 / floor), 1e-10) - t
         n = n + STEP * (mean / spread - index / floor)
         t = t + change
-    return Factors((t, n), float(constant.sum()), index, floor)
+    return RowFactors((t, n), float(constant.sum()), index, floor)
 
 
-def evidence(rows: GroupedRows, family: Family, factors: Factors) -> float:
+def evidence(rows: GroupedRows, family: Family, factors: RowFactors) -> float:
     """log of the likelihood of rows, but for what does not depend on the family's numbers.
 
     Where its derivative in these is zero, so is that of the whole likelihood.

@@ -14,7 +14,7 @@ from vaneb.grouped.reading import Reading, read_columns
 from vaneb.local.data import GroupedRows
 from vaneb.local.family import family_class
 from vaneb.local.family.base import Family
-from vaneb.local.fit import fit_clients
+from vaneb.local.fit import LocalFits, fit_clients
 from vaneb.local.report import report
 from vaneb.reports import Reports
 
@@ -68,15 +68,21 @@ def report_rows(coded: CodedRows) -> Reports:
     """Estimate and precision of every client, by itself.
 
     Only the dispersion (Gaussian, gamma, negative binomial) is shared: the average of what the clients' own
-    residuals say, since few rows say little of it.  Precisions of Huber's loss are sandwiches.
+    residuals say, since few rows say little of it.
     """
-    fits = fit_clients(coded.rows, coded.family)
-    made = report(coded.rows, coded.family, fits)
+    return reports_of_rows(coded.rows, coded.family, fit_clients(coded.rows, coded.family), coded.names)
+
+
+def reports_of_rows(
+    rows: GroupedRows,
+    family: Family,
+    fits: LocalFits,
+    names: tuple[str, ...],
+    dispersion: float | None = None,
+) -> Reports:
+    """What clients would send to a server: estimates, and precisions at them (sandwiches for Huber)."""
+    made = report(rows, family, fits, dispersion=dispersion)
+    status = list(made.status)
     return Reports(
-        made.estimate,
-        n=made.n,
-        covariance=made.covariance,
-        ids=made.ids,
-        names=coded.names,
-        status=list(made.status),
+        made.estimate, n=made.n, covariance=made.covariance, ids=made.ids, names=names, status=status
     )

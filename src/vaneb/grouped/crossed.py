@@ -42,7 +42,7 @@ SMALLEST = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class Grouping:
     """One grouping: the group of each row, and the columns whose coefficients differ between groups."""
 
     codes: NDArray[np.intp]
@@ -87,7 +87,7 @@ class Crossed:
 def fit_crossed(
     design: Array,
     response: Array,
-    factors: list[Factor],
+    groupings: list[Grouping],
     varying: NDArray[np.intp],
     *,
     known: bool = False,
@@ -99,8 +99,8 @@ def fit_crossed(
     ``last``: a fit that is near.
     """
     n, p = design.shape
-    order = sorted(range(len(factors)), key=lambda j: -factors[j].effects)
-    first, rest = factors[order[0]], [factors[j] for j in order[1:]]
+    order = sorted(range(len(groupings)), key=lambda j: -groupings[j].effects)
+    first, rest = groupings[order[0]], [groupings[j] for j in order[1:]]
     if (dense := sum(one.effects for one in rest)) > MOST:
         raise InvalidReport(
             f"formula: the groups besides the largest have {dense:,} effects; at most {MOST:,} can be "
@@ -167,7 +167,7 @@ class _Solved:
     deviance: float
     variance: float
     rest: Array
-    """beta and the s of all factors but the first."""
+    """beta and the s of all groupings but the first."""
     half: Array
     """Lower triangular root of S."""
     inner_inverse: Array
@@ -178,7 +178,7 @@ class _System:
     """The equations, with all sums over rows made once."""
 
     def __init__(
-        self, design: Array, response: Array, first: Factor, rest: list[Factor], known: bool
+        self, design: Array, response: Array, first: Grouping, rest: list[Grouping], known: bool
     ) -> None:
         self.n, self.p = design.shape
         self.known = known
@@ -189,7 +189,7 @@ class _System:
         self.gram = np.asarray((dense.T @ dense).toarray())
         self.right = np.asarray(dense.T @ response).ravel()
         ends = np.cumsum([self.p, *(one.effects for one in rest)])
-        self.spans = [(int(a), int(b)) for a, b in pairwise(ends)]  # of the other factors among the rest
+        self.spans = [(int(a), int(b)) for a, b in pairwise(ends)]  # of the other groupings among the rest
         self.rows_of, self.dense = z, dense
         self.cross = (z.T @ dense).tocsr()  # (K r, p + m)
         self.inner = np.zeros((first.levels, self.r, self.r))
@@ -229,7 +229,7 @@ class _System:
         return _Solved(value + freedom * np.log(variance), variance, rest, half, inverse)
 
     def effects(self, roots: list[Array], solved: _Solved) -> list[Array]:
-        """b_j of all factors, the first one first."""
+        """b_j of all groupings, the first one first."""
         self.scaled = self._scaling(roots)
         root, self.rest = roots[0], self.scaled @ solved.rest
         rest = self.rest
@@ -256,12 +256,14 @@ class _System:
         return out
 
 
-def effects_given(crossed: Crossed, factors: list[Factor], left: Array, weight: Array) -> tuple[Array, ...]:
-    """Effects of the factors but the first, from what the first leaves of the responses and rows' weights.
+def effects_given(
+    crossed: Crossed, groupings: list[Grouping], left: Array, weight: Array
+) -> tuple[Array, ...]:
+    """Effects of the groupings but the first, from what the first leaves of the responses and rows' weights.
 
     The fit has them for its own variances; a posterior of the first factor may have taken others.
     """
-    others, roots = factors[1:], [root * np.sqrt(crossed.variance) for root in crossed.roots[1:]]
+    others, roots = groupings[1:], [root * np.sqrt(crossed.variance) for root in crossed.roots[1:]]
     scaling = sp.block_diag(
         [_diagonal(np.tile(L, (f.levels, 1, 1))) for f, L in zip(others, roots, strict=True)]
     )

@@ -230,8 +230,6 @@ def _weights(frame: pd.DataFrame, column: str) -> Array:
 
 
 def _numbers(frame: pd.DataFrame, column: str, what: str) -> Array:
-    import pandas as pd
-
-    if not pd.api.types.is_numeric_dtype(frame[column].dtype):
+    if not frames.is_numeric(frame[column]):
         raise InvalidReport(f"column {column}: holds {frame[column].dtype}, not numbers, as {what} needs.")
     return frame[column].to_numpy(dtype=np.float64)

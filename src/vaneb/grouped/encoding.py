@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
 from vaneb.grouped.formula import ParsedFormula, Term, understand
-from vaneb.grouped.functions import FACTORS, bind, factor_of
-from vaneb.grouped.syntax import Call, Chain, Limits, Name, Negative, Node, Power, shown, source
+from vaneb.grouped.functions import FACTORS, bind, factor_of, state_of, walk
+from vaneb.grouped.syntax import Call, Chain, Limits, Name, Node, shown, source
 from vaneb.grouped.transforms import Evaluation, State, contrasts, indicators, levels_of
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Encoding:
 
 def _check_work(formula: ParsedFormula, rows: int) -> None:
     """That the arithmetic on all rows is not endless."""
-    nodes = sum(map(_count_nodes, (*_factors(formula), *formula.offsets, *formula.responses)))
+    nodes = sum(map(_operations, (*_factors(formula), *formula.offsets, *formula.responses)))
     if nodes * rows > formula.limits.cells:
         raise InvalidReport(
             f"formula {shown(formula.text)}: asks for {nodes:,} operations on each of {rows:,} rows; at most "
@@ -246,17 +246,8 @@ def _check_work(formula: ParsedFormula, rows: int) -> None:
         )
 
 
-def _count_nodes(node: Node) -> int:
-    match node:
-        case Call(_, arguments):
-            return 1 + sum(_count_nodes(value) for _, value in arguments)
-        case Negative(operand):
-            return 1 + _count_nodes(operand)
-        case Power(base, exponent):
-            return 1 + _count_nodes(base) + _count_nodes(exponent)
-        case Chain(parts):
-            return len(parts) + sum(map(_count_nodes, parts))
-    return 1
+def _operations(node: Node) -> int:
+    return sum(len(part.parts) if isinstance(part, Chain) else 1 for part in walk(node))
 
 
 def _factors(formula: ParsedFormula) -> list[Node]:
@@ -322,36 +313,16 @@ def _merged(pieces: list[frozenset[tuple[str, bool]]]) -> list[frozenset[tuple[s
 
 def _stateful(formula: ParsedFormula) -> Iterator[tuple[str, Node]]:
     """Expressions that have a state, by their text."""
-    for node in _factors(formula):
-        if isinstance(node, Name):
-            yield source(node), node
-        yield from _stateful_calls(node)
-    for node in (*formula.offsets, *formula.responses):
-        yield from _stateful_calls(node)
-
-
-def _stateful_calls(node: Node) -> Iterator[tuple[str, Node]]:
-    match node:
-        case Call(function):
-            first, options = bind(node)
-            if function in (*FACTORS, "center", "scale", "bs") or (
-                function == "poly" and not options.get("raw", False)
-            ):
-                yield source(node), node
-            yield from _stateful_calls(first)
-        case Negative(operand):
-            yield from _stateful_calls(operand)
-        case Power(base, exponent):
-            yield from _stateful_calls(base)
-            yield from _stateful_calls(exponent)
-        case Chain(parts):
-            for part in parts:
-                yield from _stateful_calls(part)
+    yield from ((source(node), node) for node in _factors(formula) if isinstance(node, Name))
+    for node in (*_factors(formula), *formula.offsets, *formula.responses):
+        for part in walk(node):
+            if isinstance(part, Call) and state_of(part) is not None:
+                yield source(part), part
 
 
 def _check_state(name: str, node: Node, state: Any) -> None:
     """That a state is what its expression would have learned."""
-    expected = _expected(node)
+    expected = state_of(node) or {}
     if isinstance(node, Name) and state == {}:
         return
     if not isinstance(state, dict) or set(state) != set(expected):
@@ -370,25 +341,3 @@ def _check_state(name: str, node: Node, state: Any) -> None:
             good = all(type(v) in (int, float) and abs(v) <= sys.float_info.max for v in values)
         if not good or (key in ("sd", "norms") and min(values) <= 0):
             raise InvalidReport(f"encoding: {key} of {name!r} has a value that cannot be. Save it again.")
-
-
-def _expected(node: Node) -> dict[str, int | None]:
-    """Keys of a state, and the length of each: None for one number, 0 for any number of values."""
-    if isinstance(node, Name):
-        return {"levels": 0}
-    assert isinstance(node, Call)
-    options = bind(node)[1]
-    match node.function:
-        case "center":
-            return {"mean": None}
-        case "scale":
-            keys = {"mean": options.get("center", True), "sd": options.get("scale", True)}
-            return {key: None for key, wanted in keys.items() if wanted}
-        case "poly":
-            degree = options.get("degree", 1)
-            return {"centres": degree, "norms": degree + 1}
-        case "bs":
-            bounds = {key: None for key in ("lower", "upper") if f"{key}_bound" not in options}
-            inner = options.get("df", 0) - options.get("degree", 3)
-            return {**bounds, **({"knots": inner} if inner > 0 else {})}
-    return {} if "levels" in options else {"levels": 0}

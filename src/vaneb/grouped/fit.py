@@ -8,31 +8,22 @@ import numpy as np
 
 from vaneb.blocks import Progress
 from vaneb.estimators import VANEB
-from vaneb.grouped.gaussian_posterior import Likely, probabilities, sample_gaussians
+from vaneb.grouped.client_reports import reports_of_rows
+from vaneb.grouped.gaussian_posterior import WeighedCandidate, probabilities, sample_gaussians
 from vaneb.grouped.mixture import predicts_better
 from vaneb.grouped.models import LocalModel
-from vaneb.grouped.population import Structure, in_phi, is_seen, seen
+from vaneb.grouped.population import Structure, has_row_factors, in_phi, through_row_factors
 from vaneb.likelihood.base import Likelihood
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
-from vaneb.local.report import report
 from vaneb.population.options import Options
 from vaneb.population.sampler import Sampling, sample_populations
 from vaneb.posterior import Posterior, posterior
 from vaneb.prior import Prior
-from vaneb.reports import OK, Reports
+from vaneb.reports import OK
 
 #: Rows that keep their own likelihood make sweeps dear: this is accurate enough.
 ROWS = Options(accuracy=0.05)
-
-
-def client_reports(rows: GroupedRows, local: LocalModel, names: tuple[str, ...]) -> Reports:
-    """What clients would send to a server: estimates, and precisions at them (sandwich for Huber)."""
-    made = report(rows, local.family, local.fits, dispersion=local.family.dispersion)
-    status = list(made.status)
-    return Reports(
-        made.estimate, n=made.n, covariance=made.covariance, ids=made.ids, names=names, status=status
-    )
 
 
 def fit_population(
@@ -59,14 +50,14 @@ def fit_population(
         clients = exact_likelihood(rows, local.family, local.fits)
         status = [OK if e else str(o) for e, o in zip(local.fits.exists, local.fits.outcome, strict=True)]
     else:
-        reports = client_reports(rows, local, names)
+        reports = reports_of_rows(rows, local.family, local.fits, names, local.family.dispersion)
         clients, status = reports.likelihood(), list(reports.status)
     kind = model.kind
     if exact and model.population == "auto" and not predicts_better(rows, structure, model.seed):
         kind = "gaussian"
     found = structure.found if exact else ()
     plain = not exact or clients.is_gaussian or kind == "discrete"
-    through = clients if plain or not is_seen(structure) else seen(structure)
+    through = clients if plain or not has_row_factors(structure) else through_row_factors(structure)
     learn_population(through, structure, kind, names, model, progress, found=found)
     return model, posterior(clients, model.prior_, ids=rows.ids, names=names, status=tuple(status))
 
@@ -79,7 +70,7 @@ def learn_population(
     model: VANEB,
     progress: Progress | None = None,
     *,
-    found: tuple[Likely, ...],
+    found: tuple[WeighedCandidate, ...],
 ) -> None:
     """Fit ``model`` to these clients, with a population of this kind.
 
@@ -91,7 +82,7 @@ def learn_population(
         return
     drawn = None
     if kind == "gaussian" and found:
-        drawn = _averaged(structure, found, model)
+        drawn = _averaged(found, model)
     recoded = in_phi(clients, structure.basis)
     prior, model.sampling_ = drawn or sample_populations(
         recoded, single=kind == "gaussian", seed=model.seed, options=model.options or ROWS,
@@ -101,7 +92,7 @@ def learn_population(
     model.certificate_, model.trace_ = None, ()
 
 
-def _averaged(structure: Structure, found: tuple[Likely, ...], model: VANEB) -> tuple[Prior, Sampling] | None:
+def _averaged(found: tuple[WeighedCandidate, ...], model: VANEB) -> tuple[Prior, Sampling] | None:
     """Populations of the candidates; of the likeliest alone where that has too many covariances to draw."""
     best = found[int(np.argmax(probabilities(found)))]
     if best.easy:

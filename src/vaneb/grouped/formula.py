@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vaneb.errors import InvalidOption
 from vaneb.grouped.frames import need_column
-from vaneb.grouped.functions import check_factor, check_numeric, columns_of
+from vaneb.grouped.functions import check_factor, check_numeric, columns_of, walk
 from vaneb.grouped.syntax import (
     Bar,
     Call,
@@ -92,7 +92,7 @@ class ParsedFormula:
         effects = [term for random in self.random for term in random.effects]
         nodes = [*(f for term in (*self.terms, *effects) for f in term), *self.offsets]
         groups = [column for random in self.random for column in random.group]
-        return tuple(dict.fromkeys([*(c for node in nodes for c in columns_of(node)), *groups]))
+        return tuple(dict.fromkeys([*columns_of(*nodes), *groups]))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -140,19 +140,19 @@ def understand(
     allow : what the caller can use, of the keys of ``SPECIAL``; anything else there is refused
     """
     limits = limits or Limits()
-    formula = read(text, limits)
+    left, right = read(text, limits)
     with mistakes_in(text):
-        kind = _check_left(formula.left)
-        used = {*_left_columns(formula.left), *_groups_in(formula.right)}
+        kind = _check_left(left)
+        used = {*_left_columns(left), *_groups_in(right)}
         rest = [column for column in free or () if column not in used]
         side = _Expansion(limits, rest)
-        fixed = side.expand(formula.right)
+        fixed = side.expand(right)
         random = tuple(one for bar in list(side.bars) for one in side.random(bar))
         terms, added = _with_effects(fixed, random)
     for special, found in ((kind, True), ("random", bool(random))):
         if special in SPECIAL and found and special not in allow:
             raise InvalidOption(f"formula {shown(text)}: {SPECIAL[special]}")
-    return ParsedFormula(text, formula.left, terms, tuple(side.offsets), random, limits, added)
+    return ParsedFormula(text, left, terms, tuple(side.offsets), random, limits, added)
 
 
 def _with_effects(
@@ -171,23 +171,7 @@ def _with_effects(
 
 def _groups_in(node: Node) -> set[str]:
     """Columns that random terms are grouped by: ``.`` does not stand for them."""
-    match node:
-        case Bar(_, right):
-            return _names_in(right)
-        case Chain(parts):
-            return {name for part in parts for name in _groups_in(part)}
-        case Negative(operand):
-            return _groups_in(operand)
-    return set()
-
-
-def _names_in(node: Node) -> set[str]:
-    match node:
-        case Name(name):
-            return {name}
-        case Chain(parts):
-            return {name for part in parts for name in _names_in(part)}
-    return set()
+    return {column for bar in walk(node) if isinstance(bar, Bar) for column in columns_of(bar.right)}
 
 
 def parse(
@@ -258,7 +242,7 @@ def _left_parts(left: Node) -> tuple[Node, ...]:
 
 
 def _left_columns(left: Node) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(c for part in _left_parts(left) for c in columns_of(part)))
+    return columns_of(*_left_parts(left))
 
 
 #: Factors of each term by their texts; terms by the set of these: a:b is b:a, and a:a is a.
@@ -288,7 +272,7 @@ class _Expansion:
         match node:
             case Chain(parts, ("+" | "-", *_) as operators):
                 for operator, part in zip(("+", *operators), parts, strict=True):
-                    self.add(part if operator == "+" else Negative(part, part.at), terms)
+                    self.add(part if operator == "+" else Negative(part, at=part.at), terms)
             case Negative(Negative(operand)):
                 self.add(operand, terms)
             case Number(0) | Negative(Number(1)):

@@ -111,6 +111,22 @@ def group_ids(frame: pd.DataFrame, columns: tuple[str, ...]) -> NDArray[np.objec
     return ids
 
 
+def is_numeric(values: pd.Series) -> bool:
+    """Are they numbers, or true and false?"""
+    import pandas as pd
+
+    return pd.api.types.is_numeric_dtype(values.dtype)
+
+
+def contents(values: pd.Series) -> str:
+    """What a column holds, for messages."""
+    import pandas as pd
+
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return "classes"
+    return "text" if pd.api.types.is_string_dtype(values.dtype) else str(values.dtype)
+
+
 def is_whole(values: pd.Series) -> bool:
     """Does the column hold whole numbers, perhaps as floats because some are missing?"""
     import pandas as pd

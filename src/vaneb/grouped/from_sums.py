@@ -13,19 +13,17 @@ import numpy as np
 
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
-from vaneb.grouped.choice import WIDEST, Candidate, candidates, fit_least_squares
+from vaneb.grouped.choice import WIDEST, candidates
 from vaneb.grouped.fit import learn_population
-from vaneb.grouped.mixed_model import SMALLEST, TIE_BREAK, Centred, Moments, basis_of, identified
+from vaneb.grouped.mixed_model import SMALLEST, Centred, Moments, basis_of
 from vaneb.grouped.mixture import Half, may_have_groups, mixture_predicts_better
 from vaneb.grouped.population import (
-    NO_NOISE,
-    NOT_TOLD,
     Flags,
     Structure,
+    by_least_squares,
     compared,
     model_basis,
     to_compare,
-    what_differs,
 )
 from vaneb.likelihood.base import Array
 from vaneb.likelihood.loss_sums import Columns, LossSums
@@ -58,27 +56,16 @@ def find_structure_of_sums(
     asked : all of these differ, so there is nothing to choose
     """
     d, p = sums.whole.point.shape[1], len(sums.columns.mean)
-    classes, gaussian = d // p, family.name == "gaussian"
+    classes = d // p
     may_vary = _may_vary(sums, family) if varying is None else varying
     columns, intercept = basis_of(sums.columns, may_vary)
     basis = model_basis(columns, d)
     sets = candidates(may_vary, intercept, classes, sums.of_client, sums.whole.n_clients)
     one_trial = family.takes == CLASSES and sums.whole.n.max() == 1
     sets, notes = to_compare(sets, may_vary, classes, asked=asked, one_trial=bool(one_trial))
-    told = not gaussian or known or _told(sums.whole, basis, sets)
-    if not told:
-        notes += (NOT_TOLD,)
-    centred = _centred(sums.whole, basis, family, known, told)
-    if centred.exact:
-        notes += (NO_NOISE,)
-    fitted = [fit_least_squares(centred, *one) for one in sets]
-    structure = compared(basis, fitted, family)
-    if gaussian and not known:
-        assert structure.fitted is not None
-        family = family.with_dispersion(structure.fitted.model.variance)
-    if not asked:
-        notes += what_differs(structure, len(sets[-1].varying))
-    return replace(structure, family=family, notes=notes)
+    centred = _centred(sums.whole, basis, family, known)
+    fitted, seen_of_noise = by_least_squares(centred, sums.whole.n, sets, asked=asked)
+    return compared(basis, fitted, family, notes + seen_of_noise, asked=asked)
 
 
 def fit_population_of_sums(
@@ -103,12 +90,7 @@ def _may_vary(sums: ClientSums, family: Family) -> Flags:
     return everything if of_client.all() else ~of_client
 
 
-def _told(sums: LossSums, basis: Array, sets: list[Candidate]) -> bool:
-    gram = np.ascontiguousarray(basis.T @ sums.hessian @ basis)
-    return all(identified(gram, sums.n, one.varying) for one in sets)
-
-
-def _centred(sums: LossSums, basis: Array, family: Family, known: bool, told: bool) -> Centred:
+def _centred(sums: LossSums, basis: Array, family: Family, known: bool) -> Centred:
     centred = centred_sums(sums, basis)
     moments, n, d = centred.moments, int(sums.n.sum()), len(basis)
     if family.name == "gaussian" and not known:
@@ -116,7 +98,7 @@ def _centred(sums: LossSums, basis: Array, family: Family, known: bool, told: bo
             raise InvalidReport(
                 f"data: {n} rows cannot tell the noise from {d} coefficients; use fewer terms"
             )
-        return centred if told else replace(centred, moments=replace(moments, penalty=TIE_BREAK * n))
+        return centred
     phi, penalty = family.dispersion, 0.0 if family.name == "gaussian" else WIDEST**-2
     moments = Moments(moments.gram / phi, moments.cross / phi, penalty=penalty)
     return replace(centred, moments=moments, exact=False)

@@ -6,10 +6,11 @@ Nothing is looked up anywhere else: a name that is not in ``OPTIONS`` is no func
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vaneb.grouped.syntax import (
+    Bar,
     Call,
     Chain,
     Mistake,
@@ -195,44 +196,81 @@ _ARITHMETIC_REMEDY = "Arithmetic goes into I(...), as in I(x / 2)."
 def check_numeric(node: Node) -> None:
     """That the node is one number for each row.  Raises ``Mistake``."""
     match node:
-        case Name() | Number():
-            return
-        case Negative(operand):
-            return check_numeric(operand)
-        case Power(base, exponent):
-            check_numeric(base)
-            return check_numeric(exponent)
-        case Chain(parts, operators) if operators[0] != ":":
-            for part in parts:
-                check_numeric(part)
-            return
+        case Name() | Number() | Negative() | Power():
+            pass
+        case Chain(_, operators) if operators[0] != ":":
+            pass
         case Call(function) if function in NUMERIC or function not in OPTIONS:
-            return check_numeric(bind(node)[0])
+            bind(node)
         case Call(function):
             raise Mistake(node.at, f"{function}(...) stands on its own, not within other functions.")
         case Rest():
             raise Mistake(node.at, ". stands for columns among the terms only. Name the column.")
-    raise Mistake(node.at, "is no arithmetic. Use columns, numbers, + - * / ** and functions of the list.")
-
-
-def columns_of(node: Node) -> tuple[str, ...]:
-    """Columns that an expression uses, in the order of their appearance."""
-    match node:
-        case Name(name):
-            return (name,)
-        case Call(function) if function in OPTIONS:
-            return columns_of(bind(node)[0])
-        case Call(_, arguments):
-            inner: tuple[Node, ...] = tuple(value for _, value in arguments)
-        case Negative(operand):
-            inner = (operand,)
-        case Power(base, exponent):
-            inner = (base, exponent)
-        case Chain(parts):
-            inner = parts
         case _:
-            inner = ()
-    return tuple(dict.fromkeys(c for part in inner for c in columns_of(part)))
+            raise Mistake(
+                node.at, "is no arithmetic. Use columns, numbers, + - * / ** and functions of the list."
+            )
+    for part in operands(node):
+        check_numeric(part)
+
+
+def operands(node: Node) -> tuple[Node, ...]:
+    """What a node is computed from: of a function of the list its first argument, not its options."""
+    match node:
+        case Call(function, arguments):
+            values = tuple(value for _, value in arguments)
+            return values[:1] if function in OPTIONS else values
+        case Negative(operand):
+            return (operand,)
+        case Power(base, exponent):
+            return base, exponent
+        case Chain(parts):
+            return parts
+        case Bar(left, right):
+            return left, right
+    return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and all that it is computed from, from left to right."""
+    yield node
+    for part in operands(node):
+        yield from walk(part)
+
+
+def columns_of(*nodes: Node) -> tuple[str, ...]:
+    """Columns that expressions use, in the order of their appearance."""
+    return tuple(dict.fromkeys(part.name for node in nodes for part in walk(node) if isinstance(part, Name)))
+
+
+def state_of(node: Node) -> dict[str, int | None] | None:
+    """What is learned of an expression itself: keys of its state, and the length of each, None for one number
+    and 0 for any number of values.  ``None`` where there is nothing to learn."""
+    match node:
+        case Name():
+            return {"levels": 0}
+        case Call(function):
+            options = bind(node)[1]
+        case _:
+            return None
+    match function:
+        case "center":
+            return {"mean": None}
+        case "scale":
+            keys = {"mean": options.get("center", True), "sd": options.get("scale", True)}
+            return {key: None for key, wanted in keys.items() if wanted}
+        case "poly" if not options.get("raw", False):
+            degree = options.get("degree", 1)
+            return {"centres": degree, "norms": degree + 1}
+        case "bs":
+            bounds: dict[str, int | None] = {
+                key: None for key in ("lower", "upper") if f"{key}_bound" not in options
+            }
+            inner = options.get("df", 0) - options.get("degree", 3)
+            return {**bounds, **({"knots": inner} if inner > 0 else {})}
+        case "C" | "factor":
+            return {} if "levels" in options else {"levels": 0}
+    return None
 
 
 def factor_of(node: Node) -> tuple[str, dict[str, Any]]:

@@ -56,7 +56,7 @@ UNLIKELY = 0.01
 WATCHED = 50
 
 
-class Likely(NamedTuple):
+class WeighedCandidate(NamedTuple):
     """A candidate with the likeliest root of its covariance."""
 
     fitted: Fitted
@@ -74,7 +74,7 @@ class Likely(NamedTuple):
         return not self.fitted.correlated or len(self.fitted.model.varying) <= MOST
 
 
-def likely(fitted: Fitted) -> Likely | None:
+def weigh_candidate(fitted: Fitted) -> WeighedCandidate | None:
     """``None`` where the rows do not tell what they should."""
     model, moments = fitted.model, fitted.moments
     n, d, r = len(moments.cross), len(model.mean), len(model.varying)
@@ -83,7 +83,9 @@ def likely(fitted: Fitted) -> Likely | None:
     try:
         if not r:
             value = _profiles(moments, model.varying, np.zeros((1, 0, 0)))[0][0]
-            return Likely(fitted, None, np.empty(0), np.empty((0, 0)), fitted.constant - 0.5 * value)
+            return WeighedCandidate(
+                fitted, None, np.empty(0), np.empty((0, 0)), fitted.constant - 0.5 * value
+            )
         target = _Target(fitted)
         found = target.mode(model.root)
     except np.linalg.LinAlgError:  # a direction of which no client knows anything
@@ -92,10 +94,10 @@ def likely(fitted: Fitted) -> Likely | None:
         return None
     centre, half, height = found
     log_evidence = height + 0.5 * len(centre) * math.log(2 * math.pi) + np.log(np.diagonal(half)).sum()
-    return Likely(fitted, target, centre, half, float(log_evidence))
+    return WeighedCandidate(fitted, target, centre, half, float(log_evidence))
 
 
-def log_odds(found: Sequence[Likely], odds: Array = ODDS) -> Array:
+def log_odds(found: Sequence[WeighedCandidate], odds: Array = ODDS) -> Array:
     """Before rows are seen: nothing, the intercept (or the least that can) and more than that differ, as
     ``odds`` has it; candidates of a kind share what it has."""
     sizes = np.array([len(one.fitted.model.varying) for one in found])
@@ -104,13 +106,13 @@ def log_odds(found: Sequence[Likely], odds: Array = ODDS) -> Array:
     return np.log(odds[kind] / np.bincount(kind)[kind])
 
 
-def shown(found: Sequence[Likely]) -> Likely:
+def likeliest(found: Sequence[WeighedCandidate]) -> WeighedCandidate:
     """The candidate that the rows speak for, without the caution of ``ODDS``."""
     logs = np.array([one.log_evidence for one in found]) + log_odds(found, np.ones(3))
     return found[int(np.argmax(logs))]
 
 
-def probabilities(found: Sequence[Likely]) -> Array:
+def probabilities(found: Sequence[WeighedCandidate]) -> Array:
     """Of each candidate."""
     logs = np.array([one.log_evidence for one in found]) + log_odds(found)
     weight = np.exp(logs - logs.max())
@@ -119,7 +121,7 @@ def probabilities(found: Sequence[Likely]) -> Array:
     return np.asarray(weight / weight.sum())
 
 
-class _Weighed(NamedTuple):
+class _WeighedPoints(NamedTuple):
     """Points of one candidate."""
 
     fitted: Fitted
@@ -130,7 +132,7 @@ class _Weighed(NamedTuple):
 
 
 def sample_gaussians(
-    found: Sequence[Likely], *, seed: int, options: Options | None = None, names: tuple[str, ...] = ()
+    found: Sequence[WeighedCandidate], *, seed: int, options: Options | None = None
 ) -> tuple[Prior, Sampling] | None:
     """Gaussian populations drawn from their posterior; ``None`` where too few points of the likeliest
     candidate carry the weight."""
@@ -144,7 +146,7 @@ def sample_gaussians(
     weighed = []
     for one, share, odds in zip(found, shares, log_odds(found), strict=True):
         if share > 0:
-            points = _weighed(one, rng, max(int(np.ceil(share * draws)), 20), top - odds)
+            points = _weighed_points(one, rng, max(int(np.ceil(share * draws)), 20), top - odds)
             if points is not None:
                 weighed.append(points)
             elif share == shares.max():
@@ -165,19 +167,21 @@ def sample_gaussians(
             own = part.weight.sum() ** 2 / np.sum(part.weight**2)
             effective = min(effective, own * draws / count)
     centre, covariance = np.concatenate(centres), np.concatenate(covariances)
-    prior = Prior(centre, np.full(draws, 1 / draws), covariance, names, n, None, np.arange(draws))
+    prior = Prior(centre, np.full(draws, 1 / draws), covariance, (), n, None, np.arange(draws))
     error = _error(found[int(np.argmax(shares))].fitted, centre, covariance, effective)
     return prior, Sampling(error, options.accuracy, draws)
 
 
-def _weighed(one: Likely, rng: np.random.Generator, draws: int, top: float) -> _Weighed | None:
+def _weighed_points(
+    one: WeighedCandidate, rng: np.random.Generator, draws: int, top: float
+) -> _WeighedPoints | None:
     """Points of a candidate, of which ``draws`` populations can be kept."""
     fitted, target, centre, half = one.fitted, one.target, one.centre, one.half
     model, moments = fitted.model, fitted.moments
     if target is None:
         roots = np.zeros((1, 0, 0))
         weight = np.array([np.exp(one.log_evidence - top)])
-        return _Weighed(fitted, roots, _profiles(moments, model.varying, roots), weight)
+        return _WeighedPoints(fitted, roots, _profiles(moments, model.varying, roots), weight)
     half = half * 1.05
     try:
         for _ in range(ROUNDS):
@@ -188,7 +192,7 @@ def _weighed(one: Likely, rng: np.random.Generator, draws: int, top: float) -> _
             weight = np.exp(log_w - log_w.max())
             share = weight / weight.sum()
             if LEAST * len(points) * np.sum(share**2) <= 1:
-                return _Weighed(fitted, roots, profiles, np.exp(log_w) / len(log_w))
+                return _WeighedPoints(fitted, roots, profiles, np.exp(log_w) / len(log_w))
             centre = share @ points
             away = (points - centre) * np.sqrt(np.minimum(share, 0.05))[:, None]
             half = np.linalg.cholesky(1.5 * away.T @ away + 1e-4 * half @ half.T)
@@ -197,7 +201,9 @@ def _weighed(one: Likely, rng: np.random.Generator, draws: int, top: float) -> _
     return None
 
 
-def _populations(one: _Weighed, kept: NDArray[np.intp], rng: np.random.Generator) -> tuple[Array, Array]:
+def _populations(
+    one: _WeighedPoints, kept: NDArray[np.intp], rng: np.random.Generator
+) -> tuple[Array, Array]:
     """Centres (draws, d) and covariances (draws, d, d) of the populations of some points."""
     model, moments = one.fitted.model, one.fitted.moments
     d, draws = len(model.mean), len(kept)
@@ -272,7 +278,7 @@ class _Target:
 
         def loss(point: Array) -> tuple[float, Array]:
             one = self.roots(point[None])[0]
-            value, gradient = deviance(self.moments, self.varying, one, True)[:2]
+            value, gradient = deviance(self.moments, self.varying, one)[:2]
             along = np.sum(np.tril(gradient) * one, axis=1)
             units, (i, j) = np.diagonal(one), self.lower
             turn = gradient[i, j] * units[i] - along[i] * point[self.r :] * (units[i] / np.exp(point[i])) ** 2

@@ -1,17 +1,16 @@
-"""The Gaussian mixed model: noise, a Gaussian population and its centre, by (restricted) likelihood.
+"""The Gaussian mixed model: noise, a Gaussian population and its centre, by restricted likelihood.
 
     y_k = Z_k theta_k + e_k,    theta_k ~ N(mu, sigma^2 Gamma),    e_k ~ N(0, sigma^2 I)
 
 Clients differ in some coordinates of theta only (``varying``): there Gamma = L L', elsewhere it is zero; mu
-holds what clients have in common: the fixed effects.  With M_k = I + Z_k Gamma Z_k' and mu, sigma^2
-profiled out,
+holds what clients have in common: the fixed effects.  With M_k = I + Z_k Gamma Z_k', T = sum_k
+Z_k' M_k^{-1} Z_k, and mu integrated out, sigma^2 profiled out,
 
-    deviance(Gamma) = sum_k log|M_k| + N log Q,
+    deviance(Gamma) = sum_k log|M_k| + log|T| + (N - d) log Q,
 
-    Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / N.
+    Q = sum_k (y_k - Z_k mu)' M_k^{-1} (y_k - Z_k mu),      sigma^2 = Q / (N - d).
 
-The restricted likelihood also takes into account that mu is estimated: log|T|, T = sum_k Z_k' M_k^{-1} Z_k,
-is added to the deviance and N - d stands for N.  sigma^2 T^{-1} is the covariance of the estimate of mu.
+sigma^2 T^{-1} is the covariance of the estimate of mu.
 
 Everything is computed from sums over each client's rows, A_k = Z_k'Z_k and Z_k'y_k, so rows are read once:
 
@@ -142,15 +141,13 @@ class Centred:
     scale: float
     """Mean square of the response."""
 
-    def model(
-        self, varying: NDArray[np.intp], *, correlated: bool = True, restricted: bool = True
-    ) -> MixedModel:
+    def model(self, varying: NDArray[np.intp], *, correlated: bool = True) -> MixedModel:
         """The mixed model in which these coordinates differ between clients, in coordinates phi."""
         if self.exact:
             d, r = len(self.pooled), len(varying)
             noise = max(SMALLEST * self.scale, 1e-300)
             return MixedModel(noise, self.pooled, np.zeros((r, r)), varying, np.zeros((d, d)), -np.inf)
-        found = fit_moments(self.moments, varying, correlated=correlated, restricted=restricted)
+        found = fit_moments(self.moments, varying, correlated=correlated)
         return replace(found, mean=self.pooled + found.mean)
 
 
@@ -206,7 +203,6 @@ def fit_moments(
     varying: NDArray[np.intp],
     *,
     correlated: bool = True,
-    restricted: bool = True,
     start: Array | None = None,
     tolerance: float = 1e-7,
     inverse: Array | None = None,
@@ -224,7 +220,7 @@ def fit_moments(
     def loss(coordinates: Array) -> tuple[float, Array]:
         factor = np.zeros((r, r))
         factor[free] = coordinates
-        value, gradient = deviance(moments, varying, factor, restricted)[:2]
+        value, gradient = deviance(moments, varying, factor)[:2]
         return value / n, gradient[free] / n
 
     if r:
@@ -235,20 +231,20 @@ def fit_moments(
             if np.abs(np.diagonal(root)).min() > ZERO * np.abs(root).max():
                 break
             # The gradient in L vanishes wherever a column does, also where the deviance falls as Gamma grows.
-            slope = deviance(moments, varying, root, restricted)[5]
+            slope = deviance(moments, varying, root)[5]
             falls = np.linalg.eigvalsh(slope) if correlated else np.diagonal(slope)
             if falls.min() >= -tolerance * n:
                 break
             best = min(best, descend(loss, best.x + 0.05, tolerance), key=lambda one: one.value)
         root[free], inverse = best.x, best.inverse
-    value, _, variance, mean, known, _ = deviance(moments, varying, root, restricted)
+    value, _, variance, mean, known, _ = deviance(moments, varying, root)
     return MixedModel(variance, mean, root, varying, known, value, inverse)
 
 
 def deviance(
-    moments: Moments, varying: NDArray[np.intp], root: Array, restricted: bool
+    moments: Moments, varying: NDArray[np.intp], root: Array
 ) -> tuple[float, Array, float, Array, Array, Array]:
-    """Deviance at L, its gradient in L (r, r), sigma^2, mu, T^{-1} and the gradient in Gamma (r, r)."""
+    """Deviance at L, its gradient in L (r, r), sigma^2, mu, T^{-1} and its gradient in Gamma (r, r)."""
     log_det, explained, total, score, rows_of, score_of = kernels.profile(
         moments.gram, moments.cross, varying, root
     )
@@ -259,17 +255,16 @@ def deviance(
     mean = inverse @ score
     quadratic = moments.square - explained - float(score @ mean)
     if moments.n_rows:
-        freedom = max(moments.n_rows - int(known.sum()) * restricted, 1)
+        freedom = max(moments.n_rows - int(known.sum()), 1)
         variance = max(quadratic, SMALLEST * moments.square) / freedom
         value = log_det + freedom * np.log(variance)
     else:
         variance, value = 1.0, log_det + quadratic
-    value += restricted * float(np.log(np.maximum(values, floor)).sum())
+    value += float(np.log(np.maximum(values, floor)).sum())
     value += moments.penalty * float(np.sum(root**2))
     left = score_of - rows_of @ mean
     slope = total[np.ix_(varying, varying)] + moments.penalty * np.eye(len(root)) - left.T @ left / variance
-    if restricted:
-        slope -= np.einsum("kid,kjd->ij", rows_of @ inverse, rows_of)
+    slope -= np.einsum("kid,kjd->ij", rows_of @ inverse, rows_of)
     return float(value), 2 * slope @ root, float(variance), mean, inverse, slope
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vaneb.grouped.choice import Fitted, fit_others
-from vaneb.grouped.gaussian_posterior import likely, sample_gaussians
-from vaneb.grouped.halves import first_halves
+from vaneb.grouped.gaussian_posterior import sample_gaussians, weigh_candidate
 from vaneb.grouped.mixed_model import Moments, fit_moments
-from vaneb.grouped.population import Structure, in_phi, is_seen, seen
+from vaneb.grouped.population import Structure, has_row_factors, in_phi, through_row_factors
 from vaneb.grouped.predictive import expected_response
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.exact import exact_likelihood
@@ -65,10 +65,10 @@ def predicts_better(rows: GroupedRows, structure: Structure, seed: int) -> bool:
 
     def half(first: GroupedRows, second: GroupedRows) -> Half:
         clients = exact_likelihood(first, family)
-        if fitted is not None and is_seen(structure) and not clients.is_gaussian:
+        if fitted is not None and has_row_factors(structure) and not clients.is_gaussian:
             start = fitted.points.mean(axis=0)
             own = fit_others(first, family, structure.basis, fitted.model.varying, start, fitted.correlated)
-            clients = seen(replace(structure, fitted=own))
+            clients = through_row_factors(replace(structure, fitted=own))
 
         def losses(after: Posterior) -> Array:
             mean = expected_response(family, after, second.client_of_row, second.design, second.offset)
@@ -124,7 +124,9 @@ def _one_gaussian(clients: Any, structure: Structure, seed: int) -> Prior | None
     moments = Moments(gram, cross, penalty=0.0 if fitted.moments.n_rows else fitted.moments.penalty)
     root = fitted.model.root * np.sqrt(fitted.model.variance)
     model = fit_moments(moments, fitted.model.varying, correlated=fitted.correlated, start=root)
-    own = likely(Fitted(model, moments, view.estimates, np.zeros(len(model.mean)), fitted.correlated))
+    own = weigh_candidate(
+        Fitted(model, moments, view.estimates, np.zeros(len(model.mean)), fitted.correlated)
+    )
     drawn = None if own is None else sample_gaussians([own], seed=seed, options=QUICK)
     return drawn[0] if drawn else None
 
@@ -133,3 +135,30 @@ def halves_of_rows(rows: GroupedRows, seed: int) -> tuple[GroupedRows, GroupedRo
     """Half of each client's rows, taken at random, and the others."""
     first = first_halves(rows, seed)
     return rows.some_rows(first), rows.some_rows(~first)
+
+
+def first_halves(rows: GroupedRows, seed: int) -> NDArray[np.bool_]:
+    """Whether a row is in the first half of its client's rows, (N,).
+
+    Rows come in the order of their values.  Every second one would make halves more alike than rows that are
+    independent, and a population too wide would then seem to predict best.  Chance is a client's own, drawn
+    from its rows: it makes the same halves where no other client's rows are.
+    """
+    place = np.arange(len(rows.response)) - np.repeat(rows.starts[:-1], rows.n_rows)
+    columns = np.column_stack([rows.design, rows.response, rows.offset])
+    values = np.frombuffer(columns.tobytes(), np.uint64).reshape(len(place), -1)
+    number = np.arange(values.shape[1]).astype(np.uint64)
+    marks = _scrambled(np.add(values, number, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    own = np.add.reduceat(_scrambled(marks), rows.starts[:-1])[rows.client_of_row]
+    chance = _scrambled(own + _scrambled(place.astype(np.uint64) + np.uint64(seed << 32)))
+    first = np.zeros(len(place), dtype=bool)
+    first[np.lexsort((chance, rows.client_of_row))] = place % 2 == 0
+    return first
+
+
+def _scrambled(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The mixing step of splitmix64: numbers that look random, the same for the same numbers."""
+    z = numbers + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

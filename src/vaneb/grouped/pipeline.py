@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
+from vaneb.grouped import frames
 from vaneb.grouped.analysis import fit_groups
 from vaneb.grouped.result import GroupedFit
 from vaneb.grouped.syntax import Name, source
@@ -37,20 +38,27 @@ EVERYBODY = "all"
 class _Grouped(BaseEstimator):
     """What both estimators share."""
 
-    client: str | int | None
-    formula: str | None
-    population: str
-    level: float
-    seed: int
-    options: Options | None
+    def __init__(
+        self,
+        client: str | int | None = None,
+        formula: str | None = None,
+        population: str = "auto",
+        level: float = 0.9,
+        seed: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        self.client = client
+        self.formula = formula
+        self.population = population
+        self.level = level
+        self.seed = seed
+        self.options = options
 
     def _frame(self, x: Any, *, reset: bool) -> pd.DataFrame:
-        """The rows as a frame with the columns of X, and one that is called ``GROUP``."""
+        """The rows as a frame with the columns of X."""
         import pandas as pd
 
         if hasattr(x, "columns") or hasattr(x, "column_names"):
-            from vaneb.grouped import frames
-
             frame = frames.as_pandas(x)
             validate_data(self, frame, reset=reset, skip_check_array=True)
             missing = frame.columns[frame.isna().any()]
@@ -59,41 +67,41 @@ class _Grouped(BaseEstimator):
             numbers = frame.select_dtypes("number").to_numpy(dtype=np.float64)
             if not np.isfinite(numbers).all():
                 raise ValueError("Input X contains infinity. Drop such rows.")
-        else:
-            least = 2 if reset else 1  # rows of a fit
-            values = validate_data(self, x, reset=reset, dtype=_dtype_of(x), ensure_min_samples=least)
-            frame = pd.DataFrame(values, columns=[f"x{j}" for j in range(values.shape[1])])
-            if values.dtype == object:
-                frame = frame.infer_objects()
-        taken = self._group_column(frame)
-        if taken is None:
-            return frame.assign(**{_free(GROUP, frame.columns): EVERYBODY})
-        return frame
+            return frame
+        least = 2 if reset else 1  # rows of a fit
+        values = validate_data(self, x, reset=reset, dtype=_dtype_of(x), ensure_min_samples=least)
+        return pd.DataFrame(values, columns=[f"x{j}" for j in range(values.shape[1])]).infer_objects()
 
-    def _group_column(self, frame: pd.DataFrame) -> str | None:
+    def _with_groups(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+        """The frame, and its column that names the group: without groups one that is the same for all."""
         if self.client is None:
-            return None
+            group = _free(GROUP, frame.columns)
+            return frame.assign(**{group: EVERYBODY}), group
         if isinstance(self.client, str):
             if self.client not in frame.columns:
                 raise InvalidOption(
                     f"client {self.client!r}: X has no such column. Of an array give its position."
                 )
-            return self.client
+            return frame, self.client
         if not isinstance(self.client, Integral) or not -frame.shape[1] <= self.client < frame.shape[1]:
             raise InvalidOption(
                 f"client {self.client!r}: give the name or the position of a column of X, or None."
             )
-        return str(frame.columns[int(self.client)])
+        return frame, str(frame.columns[int(self.client)])
 
     def _fit_frame(self, frame: pd.DataFrame, y: NDArray[Any], family: str) -> GroupedFit:
-        group = self._group_column(frame) or frame.columns[-1]
+        if len(frame) != len(y):
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: [{len(frame)}, {len(y)}]"
+            )
+        covariates = frame.columns
+        frame, group = self._with_groups(frame)
         response = _free(RESPONSE, frame.columns)
         right = self.formula
         if right is None:
-            right = " + ".join(source(Name(c)) for c in frame.columns if c != group) or "1"
+            right = " + ".join(source(Name(c)) for c in covariates if c != group) or "1"
         if "~" in right:
             raise InvalidOption(f"formula {right!r}: give the right-hand side only, such as 'x + C(z)'.")
-        factors = [c for c in frame.columns if c != group and not _is_number(frame[c])]
         return fit_groups(
             frame.assign(**{response: y}),
             client=group,
@@ -103,12 +111,12 @@ class _Grouped(BaseEstimator):
             level=self.level,
             seed=self.seed,
             options=self.options,
-            factors=factors,
+            factors=[c for c in covariates if c != group and not frames.is_numeric(frame[c])],
         )
 
-    def _expected(self, x: Any) -> NDArray[np.float64]:
+    def _predicted(self, x: Any, **interval: Any) -> Any:
         check_is_fitted(self)
-        return self.fit_.predict(self._frame(x, reset=False))
+        return self.fit_.predict(self._with_groups(self._frame(x, reset=False))[0], **interval)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -153,13 +161,8 @@ class GroupedRegressor(RegressorMixin, _Grouped):
         seed: int = 0,
         options: Options | None = None,
     ) -> None:
-        self.client = client
-        self.formula = formula
+        super().__init__(client, formula, population, level, seed, options)
         self.family = family
-        self.population = population
-        self.level = level
-        self.seed = seed
-        self.options = options
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit a mixed model to the rows of ``X``, one of whose columns names the client."""
@@ -168,18 +171,16 @@ class GroupedRegressor(RegressorMixin, _Grouped):
             y = y.astype(np.float64)
         if not np.isfinite(y).all():
             raise ValueError("Input y contains NaN or infinity. Impute or drop such rows first.")
-        _same_length(frame, y)
         self.fit_ = self._fit_frame(frame, y.astype(np.float64), self.family)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Expected responses, (N,)."""
-        return self._expected(X)
+        return self._predicted(X)
 
     def predict_interval(self, X: Any, interval: str = "prediction", level: float | None = None) -> Any:
         """Frame of ``mean``, ``lower`` and ``upper``; see ``GroupedFit.predict``."""
-        check_is_fitted(self)
-        return self.fit_.predict(self._frame(X, reset=False), interval=interval, level=level)
+        return self._predicted(X, interval=interval, level=level)
 
 
 class GroupedClassifier(ClassifierMixin, _Grouped):
@@ -195,27 +196,10 @@ class GroupedClassifier(ClassifierMixin, _Grouped):
     fit_ : GroupedFit, with all it can do
     """
 
-    def __init__(
-        self,
-        client: str | int | None = None,
-        formula: str | None = None,
-        population: str = "auto",
-        level: float = 0.9,
-        seed: int = 0,
-        options: Options | None = None,
-    ) -> None:
-        self.client = client
-        self.formula = formula
-        self.population = population
-        self.level = level
-        self.seed = seed
-        self.options = options
-
     def fit(self, X: Any, y: Any) -> Self:
         """Fit a mixed model of the classes ``y`` to the rows of ``X``; one column names the client."""
         frame, y = self._frame(X, reset=True), _response(self, y)
         check_classification_targets(y)
-        _same_length(frame, y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class only, {self.classes_[0]!r}: a classifier needs two classes.")
@@ -225,7 +209,7 @@ class GroupedClassifier(ClassifierMixin, _Grouped):
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of the classes, (N, classes)."""
-        mean = self._expected(X)
+        mean = self._predicted(X)
         return mean if mean.ndim == 2 else np.column_stack([1 - mean, mean])
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -242,13 +226,6 @@ def _response(estimator: Any, y: Any) -> NDArray[Any]:
     return column_or_1d(np.asarray(y), warn=True)
 
 
-def _same_length(frame: pd.DataFrame, y: NDArray[Any]) -> None:
-    if len(frame) != len(y):
-        raise ValueError(
-            f"Found input variables with inconsistent numbers of samples: [{len(frame)}, {len(y)}]"
-        )
-
-
 def _dtype_of(x: Any) -> Any:
     """Numbers where X can be read as numbers; as it is where it holds text."""
     kind = getattr(x, "dtype", None)
@@ -261,12 +238,6 @@ def _all_numbers(x: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _is_number(values: pd.Series) -> bool:
-    import pandas as pd
-
-    return pd.api.types.is_numeric_dtype(values.dtype)
 
 
 def _free(name: str, taken: Any) -> str:

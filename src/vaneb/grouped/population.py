@@ -10,16 +10,23 @@ from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
 from vaneb.grouped.choice import Candidate, Fitted, candidates, fit_least_squares, fit_others
-from vaneb.grouped.fixed import FixedEffects
-from vaneb.grouped.gaussian_posterior import UNLIKELY, Likely, likely, probabilities, shown
+from vaneb.grouped.gaussian_posterior import (
+    UNLIKELY,
+    WeighedCandidate,
+    likeliest,
+    probabilities,
+    weigh_candidate,
+)
 from vaneb.grouped.mixed_model import (
     MOST,
     TIE_BREAK,
+    Centred,
     centred_basis,
     centred_rows,
     identified,
 )
 from vaneb.grouped.models import LocalModel
+from vaneb.grouped.summary import FixedEffects
 from vaneb.grouped.terms import constant_within
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -52,7 +59,7 @@ class Structure:
     """Coordinates of phi in which clients differ, (d,)."""
     fitted: Fitted | None
     """In coordinates phi; ``None`` for losses that are no likelihoods or no sums over rows."""
-    found: tuple[Likely, ...]
+    found: tuple[WeighedCandidate, ...]
     """All candidates; of no length where their likelihoods cannot be compared."""
     family: Family
     """With the dispersion that was found."""
@@ -85,28 +92,24 @@ def find_structure(rows: GroupedRows, local: LocalModel, may_vary: Flags, *, ask
     sets = candidates(may_vary, intercept, n_index, constant_within(rows), rows.n_clients)
     sets, notes = to_compare(sets, may_vary, n_index, asked=asked, one_trial=one_trial)
     if family.name == "gaussian":
-        centred = centred_rows(rows, may_vary)
-        if centred.exact:
-            notes += (NO_NOISE,)
-        told = all(identified(centred.moments.gram, rows.n_rows, one.varying) for one in sets)
-        if not told:
-            notes += (NOT_TOLD,)
-            moments = replace(centred.moments, penalty=TIE_BREAK * len(rows.response))
-            centred = replace(centred, moments=moments)
-            if rows.n_rows.max() == 1 and not asked:
-                sets = sets[:1]
-        fitted = [fit_least_squares(centred, *one) for one in sets]
-    else:
-        found = _fit_all(rows, family, basis, sets, local.pooled.theta[0])
-        fitted, family = found.fitted, found.family
-        notes += found.notes
-    structure = compared(basis, fitted, family)
-    if not asked:
-        notes += what_differs(structure, len(sets[-1].varying))
-    if family.name == "gaussian":
-        assert structure.fitted is not None
-        family = family.with_dispersion(structure.fitted.model.variance)
-    return replace(structure, family=family, notes=notes)
+        fitted, seen_of_noise = by_least_squares(centred_rows(rows, may_vary), rows.n_rows, sets, asked=asked)
+        return compared(basis, fitted, family, notes + seen_of_noise, asked=asked)
+    found = _fit_all(rows, family, basis, sets, local.pooled.theta[0])
+    return compared(basis, found.fitted, found.family, notes + found.notes, asked=asked)
+
+
+def by_least_squares(
+    centred: Centred, n_rows: NDArray[np.intp], sets: list[Candidate], *, asked: bool
+) -> tuple[list[Fitted], tuple[str, ...]]:
+    """Candidates of Gaussian clients with so many rows (K,), and what to say of their noise."""
+    notes: tuple[str, ...] = (NO_NOISE,) if centred.exact else ()
+    moments = centred.moments
+    if moments.n_rows and not all(identified(moments.gram, n_rows, one.varying) for one in sets):
+        notes += (NOT_TOLD,)
+        centred = replace(centred, moments=replace(moments, penalty=TIE_BREAK * moments.n_rows))
+        if n_rows.max() == 1 and not asked:
+            sets = sets[:1]
+    return [fit_least_squares(centred, *one) for one in sets], notes
 
 
 def to_compare(
@@ -160,8 +163,7 @@ def _fit_all(
             fitted.append(fit_others(rows, family, basis, one.varying, start, one.correlated, last))
         if not noticed or len(sets) == 1:
             break
-        best = compared(basis, fitted, family).fitted
-        assert best is not None
+        best = _best(_known(fitted), fitted)
         if len(best.model.varying) <= len(least.varying):
             break
         least = Candidate(best.model.varying, best.correlated)
@@ -186,26 +188,37 @@ def _with_scatter(
     return family, noticed
 
 
-def compared(basis: Array, fitted: list[Fitted], family: Family) -> Structure:
+def compared(
+    basis: Array, fitted: list[Fitted], family: Family, notes: tuple[str, ...], *, asked: bool
+) -> Structure:
     """The candidate that rows speak for, among the others; the largest where they cannot be compared."""
-    known = tuple(found for one in fitted if (found := likely(one)) is not None)
-    if len(known) < len(fitted):
-        known = ()
-    best = shown(known).fitted if known else fitted[-1]
+    known = _known(fitted)
+    best = _best(known, fitted)
     varying = np.zeros(len(basis), dtype=bool)
     varying[best.model.varying] = True
-    return Structure(basis, varying, best, known, family, ())
+    if not asked:
+        notes += _what_differs(known, int(varying.sum()))
+    if family.name == "gaussian" and best.moments.n_rows:
+        family = family.with_dispersion(best.model.variance)
+    return Structure(basis, varying, best, known, family, notes)
 
 
-def what_differs(structure: Structure, most: int) -> tuple[str, ...]:
-    """What to say where fewer coefficients than ``most`` differ."""
-    size = int(structure.varying.sum())
-    if size == most or not structure.found:
+def _known(fitted: list[Fitted]) -> tuple[WeighedCandidate, ...]:
+    """All candidates with their likelihoods; of no length where these cannot be compared."""
+    known = tuple(found for one in fitted if (found := weigh_candidate(one)) is not None)
+    return known if len(known) == len(fitted) else ()
+
+
+def _best(known: tuple[WeighedCandidate, ...], fitted: list[Fitted]) -> Fitted:
+    return likeliest(known).fitted if known else fitted[-1]
+
+
+def _what_differs(known: tuple[WeighedCandidate, ...], size: int) -> tuple[str, ...]:
+    """What to say where rows speak for ``size`` coefficients that differ, fewer than might."""
+    sizes = np.array([len(one.fitted.model.varying) for one in known])
+    if not known or size == sizes.max():
         return ()
-    chances = probabilities(structure.found)
-    alike = sum(
-        c for c, one in zip(chances, structure.found, strict=True) if len(one.fitted.model.varying) == size
-    )
+    alike = float(probabilities(known)[sizes == size].sum())
     what = "slopes do not differ" if size else "no coefficient differs"
     if alike > 1 - UNLIKELY:
         return (f"{what} between clients",)
@@ -248,12 +261,12 @@ def check_size(rows: GroupedRows, d: int, r: int, asked: bool) -> None:
         )
 
 
-def is_seen(structure: Structure) -> bool:
+def has_row_factors(structure: Structure) -> bool:
     """Has every row a Gaussian factor of its own?"""
     return structure.fitted is not None and structure.fitted.sites is not None
 
 
-def seen(structure: Structure) -> Likelihood:
+def through_row_factors(structure: Structure) -> Likelihood:
     """Clients through the Gaussian factors of their rows: sweeps over these cost little."""
     assert structure.fitted is not None
     gram, cross = structure.fitted.moments.gram, structure.fitted.moments.cross

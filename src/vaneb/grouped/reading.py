@@ -92,13 +92,13 @@ def _covariates(formula: ParsedFormula) -> list[str]:
     """Columns of the terms, fixed and random, and of the offsets; not those that name groups."""
     terms = [*formula.terms, *(term for random in formula.random for term in random.effects)]
     nodes = [*(node for term in terms for node in term), *formula.offsets]
-    return list(dict.fromkeys(c for node in nodes for c in columns_of(node)))
+    return list(columns_of(*nodes))
 
 
 def _inside_factors(formula: ParsedFormula) -> set[str]:
     nodes = [node for term in formula.terms for node in term]
     calls = [node for node in nodes if isinstance(node, Call) and node.function in FACTORS]
-    return {c for node in calls for c in columns_of(node)}
+    return set(columns_of(*calls))
 
 
 def _meant(values: pd.Series, is_factor: bool, na: Sequence[str]) -> pd.Series:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
+from vaneb.grouped.frames import contents, is_numeric
 from vaneb.local.family import FAMILIES, family_class
 from vaneb.local.family.base import CLASSES, SURVIVAL
 
@@ -64,14 +65,14 @@ class ResponseCoding:
         _check_kind(model, kind)
         if kind == SURVIVAL:
             event = parts[-1].dropna()
-            numbers = set(event.unique().tolist()) if _is_numeric(event) else set()
+            numbers = set(event.unique().tolist()) if is_numeric(event) else set()
             return cls(column, family, kind=kind, event=2 if numbers <= {1, 2} and 2 in numbers else 1)
         if model.takes != CLASSES or kind == TRIALS:
             return cls(column, family, kind=kind)
         (values,) = parts
         classes = _classes(values)
         if model.takes_trials:
-            if _is_numeric(values):
+            if is_numeric(values):
                 odd = [c for c in classes if c not in (0, 1)]
                 if odd and weighted and all(0 <= c <= 1 for c in classes):
                     return cls(column, family, kind=SHARES)
@@ -108,10 +109,10 @@ class ResponseCoding:
         return Coded(y, None)
 
     def _numbers(self, values: pd.Series) -> Array:
-        if not _is_numeric(values):
+        if not is_numeric(values):
             also = "" if values.nunique() > 20 else " Or use family binomial or multinomial for classes."
             raise InvalidReport(
-                f"column {values.name}: holds {_kind(values)}, not numbers, as the {self.family} family "
+                f"column {values.name}: holds {contents(values)}, not numbers, as the {self.family} family "
                 f"needs. Convert it.{also}"
             )
         return values.to_numpy(dtype=np.float64)
@@ -155,7 +156,7 @@ class ResponseCoding:
 
     def _class_codes(self, values: pd.Series) -> Array:
         # Booleans and numbers of any type are one and the same class where they are equal.
-        same_kind = values.astype(float) if _is_numeric(values) else values.astype(object)
+        same_kind = values.astype(float) if is_numeric(values) else values.astype(object)
         codes = same_kind.map({c: float(i) for i, c in enumerate(self.classes)})
         unknown = codes.isna() & values.notna()
         if unknown.any():
@@ -194,17 +195,3 @@ def _classes(values: pd.Series) -> tuple[Any, ...]:
         present = set(values.dropna().unique())
         return tuple(c for c in values.cat.categories if c in present)
     return tuple(sorted(values.dropna().unique().tolist(), key=lambda v: (isinstance(v, str), v)))
-
-
-def _is_numeric(values: pd.Series) -> bool:
-    import pandas as pd
-
-    return pd.api.types.is_numeric_dtype(values.dtype)
-
-
-def _kind(values: pd.Series) -> str:
-    import pandas as pd
-
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return "classes"
-    return "text" if pd.api.types.is_string_dtype(values.dtype) else str(values.dtype)

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.estimators import VANEB
-from vaneb.grouped import frames, intervals, scores
+from vaneb.grouped import frames, predictive
+from vaneb.grouped.client_reports import reports_of_rows
 from vaneb.grouped.design import Design, DesignRows
-from vaneb.grouped.fit import client_reports
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.predictive import expected_response
-from vaneb.grouped.scores import HeldOut
-from vaneb.grouped.summary import PopulationSummary, Summary, summarise
+from vaneb.grouped.summary import FixedEffects, PopulationSummary, Summary, summarise
 from vaneb.local.data import GroupedRows
+from vaneb.local.family import family_class
 from vaneb.local.family.base import SURVIVAL, Family
 from vaneb.posterior import Posterior
 from vaneb.prior import Prior
@@ -39,16 +38,48 @@ Array = NDArray[np.float64]
 PARTS = ("population", "groups")
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """Average losses over test rows."""
+
+    loss: str
+    """"mse", "log-loss", "deviance" or "1 - concordance"."""
+    values: Mapping[str, float]
+    """"local", "pooled" and "personalised"."""
+    rows: int
+    new_clients: int
+    """Clients with test rows only: the population's mean predicts them; under "local", the pooled fit."""
+
+    @property
+    def best(self) -> str:
+        return min(self.values, key=lambda name: self.values[name])
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class GroupedResult:
     """What can be done with a fit, be it fresh (``GroupedFit``) or loaded from a file (``LoadedFit``)."""
 
     design: Design
+    family: Family
+    """With the numbers that all clients share."""
+    estimates: Mapping[str, Array]
+    """Without a population: "local" (K, d) and "pooled" (1, d)."""
+    n_rows: int
+    """Rows of the fit."""
+    group_sizes: tuple[int, int]
+    """Fewest and most rows of a client."""
+    outcomes: Mapping[str, int]
+    """How the local fits ended, and how many ended so."""
     likelihood: str
+    """"exact" or "gaussian"."""
     level: float
     dropped: int
+    """Rows left out because a value was missing."""
     whole_ids: bool
-    notes: tuple[str, ...]
+    """The client column holds whole numbers."""
     kind: str
+    """Kind of table that the data were, and results are."""
+    notes: tuple[str, ...]
     mixed_model: FixedEffects | None
     """Averages as the mixed model has them, where it was fitted."""
 
@@ -57,26 +88,6 @@ class GroupedResult:
         @property
         def known(self) -> KnownClients:
             """Posterior of every client."""
-
-        @property
-        def family(self) -> Family:
-            """With its nuisance numbers."""
-
-        @property
-        def n_rows(self) -> int:
-            """Rows of the fit."""
-
-        @property
-        def group_sizes(self) -> tuple[int, int]:
-            """Fewest and most rows of a client."""
-
-        @property
-        def outcomes(self) -> Mapping[str, int]:
-            """How the local fits ended, and how many ended so."""
-
-        @property
-        def estimates(self) -> Mapping[str, Array]:
-            """Estimates without a population: "local" (K, d) and "pooled" (1, d)."""
 
         def table(self, level: float | None = None) -> pa.Table:
             """Coefficients of each client with their uncertainty, one row per client."""
@@ -88,10 +99,10 @@ class GroupedResult:
         """The population."""
         return self.known.prior
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the d coefficients."""
-        return self.prior.names
+        return self.design.parameter_names(self.family)
 
     @cached_property
     def population(self) -> PopulationSummary:
@@ -232,7 +243,7 @@ class GroupedResult:
         data = frames.as_pandas(frame)
         if interval is not None:
             level = self._checked_level(level)
-            intervals.check(interval, level, self.family)
+            predictive.check_interval(interval, level, self.family)
             if use != "personalised":
                 raise InvalidOption(f"use {use!r}: only personalised predictions have intervals here.")
         rows = self.design.rows(data, response=False)
@@ -240,7 +251,7 @@ class GroupedResult:
         if interval is None:
             return mean
         assert level is not None
-        ends = intervals.interval(
+        ends = predictive.interval(
             interval,
             level,
             self.family,
@@ -276,10 +287,11 @@ class GroupedResult:
             average = np.tile(shares, (len(y), 1))
         else:
             average = np.full(len(y), np.average(y, weights=weight))
-        worst = scores.loss(family, y, average, weight, clients)
+        score = family_class(family).score
+        worst = score(y, average, weight, clients)
         if worst == 0:
             raise InvalidReport("data: all responses are the same, so there is nothing to explain.")
-        return 1 - scores.loss(family, y, mean, weight, clients) / worst
+        return 1 - score(y, mean, weight, clients) / worst
 
     def plot(self, coefficient: str | None = None, level: float | None = None) -> Any:
         """Caterpillar plot: estimates of all clients in their order, with intervals; a matplotlib figure.
@@ -301,38 +313,26 @@ class GroupedResult:
             write_model(temporary, self)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class GroupedFit(GroupedResult):
     """What was learned from grouped rows.
 
     Clients are in the order of their ids, whatever the order of the rows.
     """
 
-    design: Design
     rows: GroupedRows
     """Rows of the fit."""
     local: LocalModel
     model: VANEB
     posterior: Posterior
-    likelihood: str
-    """"exact" or "gaussian"."""
-    level: float
-    dropped: int
-    """Rows left out because a value was missing."""
     held_out: HeldOut | None
-    whole_ids: bool
-    """The client column holds whole numbers."""
-    notes: tuple[str, ...] = ()
-    mixed_model: FixedEffects | None = None
-    varying: tuple[str, ...] = ()
+    varying: tuple[str, ...]
     """Names of the coefficients that differ between clients."""
-    kind: str = "pandas"
-    """Kind of table that the data were, and results are."""
-    places: NDArray[np.intp] | None = None
+    places: NDArray[np.intp]
     """Position of each row of ``rows`` in the data."""
-    n_data: int = 0
+    n_data: int
     """Rows of the data."""
-    read: tuple[str, ...] = ()
+    read: tuple[str, ...]
     """What each column was taken for, one line each."""
 
     @cached_property
@@ -345,41 +345,10 @@ class GroupedFit(GroupedResult):
         """The population."""
         return self.model.prior_
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the d coefficients."""
-        return self.posterior.names
-
-    @property
-    def family(self) -> Family:
-        """The family, with the numbers that all clients share."""
-        return self.local.family
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of the fit."""
-        return len(self.rows.response)
-
-    @property
-    def group_sizes(self) -> tuple[int, int]:
-        """Fewest and most rows of a client."""
-        return int(self.rows.n_rows.min()), int(self.rows.n_rows.max())
-
-    @property
-    def outcomes(self) -> dict[str, int]:
-        """How the local fits ended, and how many ended so."""
-        found, counts = np.unique(self.local.fits.outcome, return_counts=True)
-        return {str(o): int(c) for o, c in sorted(zip(found, counts, strict=True), key=lambda oc: -oc[1])}
-
-    @property
-    def estimates(self) -> dict[str, Array]:
-        """Estimates without a population: "local" (K, d) and "pooled" (1, d)."""
-        return {"local": self.local.fits.theta, "pooled": self.local.pooled.theta}
-
     @cached_property
     def reports(self) -> Reports:
         """What the clients would send to a server: estimates, and precisions at them."""
-        return client_reports(self.rows, self.local, self.names)
+        return reports_of_rows(self.rows, self.family, self.local.fits, self.names, self.family.dispersion)
 
     def table(self, level: float | None = None) -> pa.Table:
         """Coefficients of each client with their uncertainty, one row per client.

@@ -21,10 +21,10 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.grouped import frames
 from vaneb.grouped.design import Design, OtherGroups
 from vaneb.grouped.encoding import Encoding
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.known import KnownClients, finite
 from vaneb.grouped.response import KINDS, PLAIN, SHARES, ResponseCoding
 from vaneb.grouped.result import Array, GroupedResult
+from vaneb.grouped.summary import FixedEffects
 from vaneb.local.family import FAMILIES, family_class
 from vaneb.local.family.base import CLASSES, Family
 
@@ -35,26 +35,13 @@ FORMAT = "vaneb-model/1"
 SAVE_AGAIN = "Save it again with vaneb run --save, or fit.save."
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LoadedFit(GroupedResult):
     """A fit that was saved: everything but its rows, its sampler and what clients would report."""
 
-    design: Design
-    family: Family
     known: KnownClients
-    estimates: dict[str, Array]
     saved_table: pa.Table
     """``table`` at ``level``."""
-    n_rows: int
-    group_sizes: tuple[int, int]
-    outcomes: dict[str, int]
-    likelihood: str
-    level: float
-    dropped: int
-    whole_ids: bool
-    kind: str
-    notes: tuple[str, ...] = ()
-    mixed_model: FixedEffects | None = None
 
     def table(self, level: float | None = None) -> pa.Table:
         import pyarrow as pa
@@ -195,10 +182,22 @@ def _from_parts(wire: dict[str, Any]) -> LoadedFit:
             finite(fixed["covariance"], (d, d), "fixed effects"),
         )
     return LoadedFit(
-        design, family, known, estimates, table, int(facts["rows"]), (low, high),
-        {str(k): int(v) for k, v in facts["outcomes"].items()}, str(facts["likelihood"]), level,
-        int(facts["dropped"]), whole, facts["kind"], tuple(map(str, facts["notes"])), fixed,
-    )  # fmt: skip
+        design=design,
+        family=family,
+        known=known,
+        estimates=estimates,
+        saved_table=table,
+        n_rows=int(facts["rows"]),
+        group_sizes=(low, high),
+        outcomes={str(k): int(v) for k, v in facts["outcomes"].items()},
+        likelihood=str(facts["likelihood"]),
+        level=level,
+        dropped=int(facts["dropped"]),
+        whole_ids=whole,
+        kind=facts["kind"],
+        notes=tuple(map(str, facts["notes"])),
+        mixed_model=fixed,
+    )
 
 
 def _design(wire: dict[str, Any]) -> Design:

@@ -1,6 +1,6 @@
 """Clients among other groups of rows, nested or crossed: the population of the clients, given the others.
 
-    formula -> factors -> ``crossed`` -> what each client reports -> population (VANEB) -> posterior
+    formula -> groupings -> ``crossed`` -> what each client reports -> population (VANEB) -> posterior
 
 Rows that are not least squares are seen through Gaussian factors of their indices, as in ``choice``.
 """
@@ -18,14 +18,14 @@ from vaneb.blocks import Progress, one_blas_thread
 from vaneb.errors import InvalidOption
 from vaneb.estimators import VANEB
 from vaneb.grouped import frames
-from vaneb.grouped.choice import Factors, evidence, factors_of_rows
-from vaneb.grouped.crossed import Crossed, Factor, effects_given, fit_crossed, reports_of
+from vaneb.grouped.choice import RowFactors, evidence, row_factors
+from vaneb.grouped.crossed import Crossed, Grouping, effects_given, fit_crossed, reports_of
 from vaneb.grouped.design import Design, OtherGroups
-from vaneb.grouped.fixed import FixedEffects
 from vaneb.grouped.formula import group_name
 from vaneb.grouped.mixed_model import centred_basis
 from vaneb.grouped.models import LocalModel
 from vaneb.grouped.population import SCATTER_ROUNDS, Flags, Structure, check_size, in_phi
+from vaneb.grouped.summary import FixedEffects
 from vaneb.grouped.terms import Groups
 from vaneb.likelihood.base import Array
 from vaneb.likelihood.gaussian import ConstantGaussian
@@ -85,18 +85,21 @@ def fit_several(
     others = [_other_group(design, one, data, rows) for one in groups.others]
     basis = centred_basis(rows.design, may_vary)[0]
     varying = np.flatnonzero(may_vary)
-    own = Factor(rows.client_of_row, rows.n_clients, np.ascontiguousarray((rows.design @ basis)[:, varying]))
-    factors = [own, *(factor for _, factor in others)]
+    columns = np.ascontiguousarray((rows.design @ basis)[:, varying])
+    own = Grouping(rows.client_of_row, rows.n_clients, columns)
+    groupings = [own, *(grouping for _, grouping in others)]
     if progress is not None:
         progress("fitting all groups", 0, 1)
     with one_blas_thread():
         if local.family.name == "gaussian":
             # A row of weight w has noise of variance sigma^2 / w.
             response, family, noticed = rows.response - rows.offset, local.family, ""
-            crossed = _weighted(rows.design @ basis, response, rows.weight, factors, varying)
+            crossed = _weighted(rows.design @ basis, response, rows.weight, groupings, varying)
             family, weight = family.with_dispersion(crossed.variance), rows.weight / crossed.variance
         else:
-            crossed, family, noticed, (weight, n) = _through_factors(rows, local, basis, factors, varying)
+            crossed, family, noticed, (weight, n) = _through_row_factors(
+                rows, local, basis, groupings, varying
+            )
             response = n / weight
     back = np.linalg.inv(basis)
 
@@ -115,41 +118,41 @@ def fit_several(
     structure = Structure(basis, may_vary, None, (), family, (noticed,) if noticed else ())
     after = posterior(reports(spread), model.prior_, ids=rows.ids, names=names)
     index = np.einsum("np,np->n", rows.design, after.mean[rows.client_of_row])
-    effects = effects_given(crossed, factors, response - index, weight)
+    effects = effects_given(crossed, groupings, response - index, weight)
     found = tuple(
         replace(group, effects=own, covariance=crossed.variance * root @ root.T)
         for (group, _), own, root in zip(others, effects, crossed.roots[1:], strict=True)
     )
-    parts = zip(factors[1:], effects, strict=True)
+    parts = zip(groupings[1:], effects, strict=True)
     offset = rows.offset + sum(np.sum(one.columns * own[one.codes], axis=1) for one, own in parts)
     return Several(found, offset, fixed, structure, after)
 
 
-def _other_group(design: Design, one: Any, data: Any, rows: GroupedRows) -> tuple[OtherGroups, Factor]:
+def _other_group(design: Design, one: Any, data: Any, rows: GroupedRows) -> tuple[OtherGroups, Grouping]:
     """A group besides the clients, its effects not known yet."""
     names, codes = np.unique(frames.group_ids(data, one.group).astype(str), return_inverse=True)
     columns = np.flatnonzero(design.spanned_by(one.effects))
     nothing = np.zeros((len(names), len(columns)))
     levels = {str(name): i for i, name in enumerate(names)}
     group = OtherGroups(one.group, levels, tuple(columns.tolist()), nothing, nothing.T @ nothing)
-    return group, Factor(codes, len(names), np.ascontiguousarray(rows.design[:, columns]))
+    return group, Grouping(codes, len(names), np.ascontiguousarray(rows.design[:, columns]))
 
 
 def _weighted(
     design: Array,
     response: Array,
     weight: Array,
-    factors: list[Factor],
+    groupings: list[Grouping],
     varying: NDArray[np.intp],
     **options: Any,
 ) -> Crossed:
     root = np.sqrt(weight)
-    scaled = [replace(one, columns=one.columns * root[:, None]) for one in factors]
+    scaled = [replace(one, columns=one.columns * root[:, None]) for one in groupings]
     return fit_crossed(design * root[:, None], response * root, scaled, varying, **options)
 
 
-def _through_factors(
-    rows: GroupedRows, local: LocalModel, basis: Array, factors: list[Factor], varying: NDArray[np.intp]
+def _through_row_factors(
+    rows: GroupedRows, local: LocalModel, basis: Array, groupings: list[Grouping], varying: NDArray[np.intp]
 ) -> tuple[Crossed, Family, str, tuple[Array, Array]]:
     """The fit of rows that are not least squares, the family with what it needs, what was noticed, and the
     rows' factors t and n.
@@ -162,11 +165,11 @@ def _through_factors(
 
     def look(t: Array, n: Array) -> tuple[Array, Array]:
         nonlocal crossed
-        crossed = _weighted(design, n / t, t, factors, varying, known=True, last=crossed)
+        crossed = _weighted(design, n / t, t, groupings, varying, known=True, last=crossed)
         return crossed.index / np.sqrt(t), crossed.index_variance / t
 
     for _ in range(SCATTER_ROUNDS):
-        seen = factors_of_rows(rows, family, index, look, sites)
+        seen = row_factors(rows, family, index, look, sites)
         assert crossed is not None
         index, sites, before = seen.at, seen.sites, (family.parameter, family.dispersion)
         family, noticed = _about(rows, family, seen)
@@ -177,7 +180,7 @@ def _through_factors(
     return crossed, family, noticed, sites
 
 
-def _about(rows: GroupedRows, family: Family, seen: Factors) -> tuple[Family, str]:
+def _about(rows: GroupedRows, family: Family, seen: RowFactors) -> tuple[Family, str]:
     """The family with its dispersion and whatever else it needs, given all groups."""
     index, left = seen.at + rows.offset, len(rows.response) - seen.freedom
     if family.has_dispersion:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from vaneb.likelihood.base import Array
 from vaneb.prior import Prior
@@ -96,6 +97,42 @@ class PopulationSummary:
             if column.count() > 1:
                 ends[:, i] = np.quantile(column.compressed(), probabilities)
         return ends[0], ends[1]
+
+
+class FixedEffects(NamedTuple):
+    """What the coefficients are on average over clients, and how well that is known.
+
+    Where rows are least squares and the population is Gaussian, estimates and their covariance are those of
+    the mixed model, given its variances, as in lme4; else mean and covariance over the populations drawn.
+    """
+
+    names: tuple[str, ...]
+    estimate: Array
+    """(d,)"""
+    covariance: Array
+    """(d, d); NaN where one population was fitted, not many drawn."""
+
+    @classmethod
+    def of_populations(cls, names: tuple[str, ...], means: Array) -> FixedEffects:
+        """From the mean of each population, (R, d)."""
+        d = means.shape[1]
+        covariance = np.atleast_2d(np.cov(means.T)) if len(means) > 1 else np.full((d, d), np.nan)
+        return cls(names, means.mean(axis=0), covariance)
+
+    @property
+    def standard_error(self) -> Array:
+        return np.sqrt(np.maximum(np.diagonal(self.covariance), 0.0))
+
+    @property
+    def z(self) -> Array:
+        """Estimate over standard error; NaN where there is none."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.standard_error > 0, self.estimate / self.standard_error, np.nan)
+
+    @property
+    def p_value(self) -> Array:
+        """Two-sided, by the normal distribution."""
+        return 2 * ndtr(-np.abs(self.z))
 
 
 @dataclass(frozen=True)

@@ -54,85 +54,74 @@ class Mistake(Exception):
 
 
 @dataclass(frozen=True)
-class Name:
+class _Placed:
+    """A part of a formula, that knows where it stands."""
+
+    at: int = field(default=0, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Name(_Placed):
     """A column."""
 
     name: str
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(_Placed):
     value: float
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(_Placed):
     value: str
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Rest:
+class Rest(_Placed):
     """``.``: all columns that are not named elsewhere."""
 
-    at: int = field(default=0, compare=False)
-
 
 @dataclass(frozen=True)
-class Call:
+class Call(_Placed):
     """A function with its arguments; ``[1, 2]`` is ``c(1, 2)``."""
 
     function: str
     arguments: tuple[tuple[str, Node], ...]
     """Name, empty where there is none, and value."""
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Negative:
+class Negative(_Placed):
     operand: Node
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(_Placed):
     """Operators of one rank, from left to right: ``+ -``, ``* /`` or ``:``."""
 
     parts: tuple[Node, ...]
     operators: tuple[str, ...]
     """One fewer than parts."""
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(_Placed):
     base: Node
     exponent: Node
-    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
-class Bar:
+class Bar(_Placed):
     """``effects | group`` on the right-hand side, ``successes | trials`` on the left."""
 
     left: Node
     right: Node
     double: bool = False
     """``||``: effects that are not correlated."""
-    at: int = field(default=0, compare=False)
 
 
 Node = Name | Number | Text | Rest | Call | Negative | Chain | Power | Bar
-
-
-@dataclass(frozen=True)
-class Formula:
-    """The two sides of a formula."""
-
-    left: Node
-    right: Node
 
 
 # ---------------------------------------------------------------- text -> tree
@@ -156,8 +145,8 @@ class Token(NamedTuple):
     at: int
 
 
-def read(text: str, limits: Limits) -> Formula:
-    """Parse the text of a formula.  Raises ``InvalidOption`` for whatever is not one."""
+def read(text: str, limits: Limits) -> tuple[Node, Node]:
+    """The two sides of a formula.  Raises ``InvalidOption`` for whatever is not one."""
     if len(text) > limits.characters:
         raise InvalidOption(
             f"formula {shown(text)}: has {len(text):,} characters, more than the {limits.characters:,} "
@@ -238,7 +227,7 @@ class _Parser:
         yield
         self.depth -= 1
 
-    def formula(self) -> Formula:
+    def formula(self) -> tuple[Node, Node]:
         sides = "needs one response and one right-hand side, as in 'y ~ x'."
         if self.next.kind == "~" or not any(token.kind == "~" for token in self.tokens):
             raise Mistake(self.next.at, sides)
@@ -252,7 +241,7 @@ class _Parser:
         if self.next.kind == "~":
             raise Mistake(self.next.at, sides)
         self.need("end", f"there should be an operator here. {REMEDY}")
-        return Formula(left, right)
+        return left, right
 
     def bar(self) -> Node:
         left = self.sum()
@@ -261,7 +250,7 @@ class _Parser:
         right = self.sum()
         if self.next.kind in ("|", "||"):
             raise Mistake(self.next.at, "has more than one bar. Write one term for each group.")
-        return Bar(left, right, token.kind == "||", token.at)
+        return Bar(left, right, token.kind == "||", at=token.at)
 
     def sum(self) -> Node:
         return self.chain(self.product, "+", "-")
@@ -277,7 +266,7 @@ class _Parser:
         if not (token := self.take("^", "**")):
             return base
         with self.deeper(token.at):
-            return Power(base, self.exponent(), token.at)
+            return Power(base, self.exponent(), at=token.at)
 
     def exponent(self) -> Node:
         return self.sign(self.exponent) or self.power()
@@ -287,7 +276,7 @@ class _Parser:
             return None
         with self.deeper(token.at):
             node = operand()
-        return Negative(node, token.at) if token.kind == "-" else node
+        return Negative(node, at=token.at) if token.kind == "-" else node
 
     def chain(self, part: Callable[[], Node], *operators: str) -> Node:
         first = part()
@@ -299,7 +288,7 @@ class _Parser:
         while token := self.take(*operators):
             found.append(token.kind)
             parts.append(part())
-        return Chain(tuple(parts), tuple(found), at)
+        return Chain(tuple(parts), tuple(found), at=at)
 
     def atom(self) -> Node:
         token = self.next
@@ -309,26 +298,26 @@ class _Parser:
                 value = float(token.text)
                 if not math.isfinite(value):
                     raise Mistake(token.at, "is too large a number.")
-                return Number(value, token.at)
+                return Number(value, at=token.at)
             case "text":
-                return Text(_unquoted(token.text), token.at)
+                return Text(_unquoted(token.text), at=token.at)
             case "quoted":
-                return Name(_unquoted(token.text), token.at)
+                return Name(_unquoted(token.text), at=token.at)
             case "name":
                 if not self.take("("):
-                    return Name(token.text, token.at)
+                    return Name(token.text, at=token.at)
                 with self.deeper(token.at):
-                    return Call(token.text, self.arguments(")"), token.at)
+                    return Call(token.text, self.arguments(")"), at=token.at)
             case "[":
                 with self.deeper(token.at):
-                    return Call("c", self.arguments("]"), token.at)
+                    return Call("c", self.arguments("]"), at=token.at)
             case "(":
                 with self.deeper(token.at):
                     node = self.bar()
                     self.need(")", f"there should be an operator or ) here. {REMEDY}")
                     return node
             case ".":
-                return Rest(token.at)
+                return Rest(at=token.at)
         self.position -= 1
         raise Mistake(token.at, f"cannot be read: a term is missing here. {REMEDY}")
 

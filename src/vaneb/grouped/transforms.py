@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidReport
+from vaneb.grouped.frames import contents, is_numeric
 from vaneb.grouped.functions import FACTORS, bind, factor_of
 from vaneb.grouped.syntax import Call, Chain, Name, Negative, Node, Number, Power, show_number, source
 
@@ -139,8 +140,8 @@ class Evaluation:
         values = self.frame[name]
         if not _holds_numbers(values):
             raise InvalidReport(
-                f"column {name}: holds {_kind(values)}, not numbers, as {whole} needs. Convert it, or make "
-                f"it a factor with C({source(Name(name))})."
+                f"column {name}: holds {contents(values)}, not numbers, as {whole} needs. Convert it, or "
+                f"make it a factor with C({source(Name(name))})."
             )
         return values.to_numpy(dtype=np.float64, na_value=np.nan)
 
@@ -341,7 +342,7 @@ def _holds_numbers(values: pd.Series) -> bool:
     import pandas as pd
 
     kind = values.dtype
-    if pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_complex_dtype(kind):
+    if is_numeric(values) and not pd.api.types.is_complex_dtype(kind):
         return True
     if (
         isinstance(kind, pd.CategoricalDtype)
@@ -350,14 +351,6 @@ def _holds_numbers(values: pd.Series) -> bool:
     ):
         return False
     raise InvalidReport(
-        f"column {values.name}: holds {_kind(values)}, neither numbers nor text. Make a number of it, such "
-        "as days since the first, or a text."
+        f"column {values.name}: holds {contents(values)}, neither numbers nor text. Make a number of it, "
+        "such as days since the first, or a text."
     )
-
-
-def _kind(values: pd.Series) -> str:
-    import pandas as pd
-
-    if isinstance(values.dtype, pd.CategoricalDtype):
-        return "classes"
-    return "text" if pd.api.types.is_string_dtype(values.dtype) else str(values.dtype)

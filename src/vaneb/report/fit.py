@@ -21,8 +21,7 @@ from vaneb.semidefinite import standard_errors
 
 if TYPE_CHECKING:
     from vaneb.estimators import VANEB
-    from vaneb.grouped.result import GroupedFit
-    from vaneb.grouped.scores import HeldOut
+    from vaneb.grouped.result import GroupedFit, HeldOut
     from vaneb.prior import Prior
 
 #: Clients and parameters that a page holds; a note says what it leaves out.

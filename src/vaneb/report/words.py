@@ -12,7 +12,7 @@ from vaneb.report.quantities import ShownQuantity
 
 if TYPE_CHECKING:
     from vaneb.covariates import Effects
-    from vaneb.grouped.scores import HeldOut
+    from vaneb.grouped.result import HeldOut
     from vaneb.posterior import Posterior
 
 CITATION = (

@@ -18,11 +18,11 @@ from flower.loopback import LoopbackGrid, Node, content_of
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower import client_data, wire
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.one_shot import run_reports
 from vaneb.flower.policy import Policy
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import Population, SiteSums, site_sums
+from vaneb.flower.site_sums import Population, SiteSums, site_sums
 from vaneb.grouped import fit_groups
 from vaneb.posterior import posterior
 from vaneb.prior import Prior
@@ -69,7 +69,7 @@ def sites(
 def federate(folder: Path, nodes: dict[int, Node], settings: Settings) -> tuple[dict, LoopbackGrid]:
     settings = replace(settings, nodes=len(nodes))
     grid = LoopbackGrid(nodes, settings)
-    outcome = run_reports(Line(grid, 5.0), settings, Archive.open(folder / "server", settings))
+    outcome = run_reports(Channel(grid, 5.0), settings, Archive.open(folder / "server", settings))
     return outcome, grid
 
 
@@ -145,13 +145,13 @@ def test_a_first_answer_stands_where_there_is_no_second(tmp_path):
     settings = replace(GAUSSIAN, family="binomial", timeout=0.5)
     settings = replace(settings, nodes=6)
     grid = LoopbackGrid(nodes, settings)
-    outcome = run_reports(Line(grid, 0.5), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run_reports(Channel(grid, 0.5), settings, Archive.open(tmp_path / "server", settings))
     assert outcome["expanded"] == 5
     assert (len(outcome["served"]), outcome["troubles"]) == (6, [])
 
 
 def ask(node: Node, settings: Settings, kind: str, question: dict) -> dict | None:
-    (answer,) = Line(LoopbackGrid({1: node}, settings), 5.0).ask(kind, {1: question})
+    (answer,) = Channel(LoopbackGrid({1: node}, settings), 5.0).ask(kind, {1: question})
     return answer.content
 
 

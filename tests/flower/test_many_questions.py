@@ -14,7 +14,7 @@ from flower.test_policy import PLAIN, Site, site
 from vaneb import InvalidReport, Prior
 from vaneb.flower import ledger
 from vaneb.flower.disclosure import Released, jointly
-from vaneb.flower.sums import MOST_CLIENTS, SiteSums
+from vaneb.flower.site_sums import MOST_CLIENTS, SiteSums
 
 __all__ = ["site"]
 SUMS = replace(PLAIN, form="sums")

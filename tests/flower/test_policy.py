@@ -25,7 +25,7 @@ from vaneb.files import private_files
 from vaneb.flower import journal, ledger, processes, wire
 from vaneb.flower.client_app import FAILURES
 from vaneb.flower.disclosure import largest_leverage, rows_apart
-from vaneb.flower.exchange import Answer, Line
+from vaneb.flower.exchange import Answer, Channel
 from vaneb.flower.policy import Policy
 from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
@@ -70,7 +70,7 @@ class Site:
         config |= {"policy": str(self.folder / "policy.toml"), "wards": self.wards}
         grid = LoopbackGrid({1: Node(config, name="north")}, settings)
         self.asked.append(grid)
-        (answer,) = Line(grid, 5.0).ask(kind, {1: question or {}})
+        (answer,) = Channel(grid, 5.0).ask(kind, {1: question or {}})
         return answer
 
     def refuses(

@@ -23,10 +23,10 @@ from vaneb.cli import app
 from vaneb.files import locked
 from vaneb.flower import checks, control, keys, processes
 from vaneb.flower.archive import Archive
+from vaneb.flower.attendance import wait_for_nodes
 from vaneb.flower.evaluation import run_evaluation
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.one_shot import run_reports
-from vaneb.flower.roll import call_roll
 from vaneb.flower.secure import run_secure
 from vaneb.flower.settings import Settings
 
@@ -63,7 +63,7 @@ def test_a_registered_client_that_never_came_is_named(tmp_path):
     grid = federation(tmp_path, settings, 3)
     archive = Archive.open(tmp_path / "server", settings)
     archive.keep_registered({"c0": 1000, "c1": 1001, "c2": 1002, "late": 7})
-    outcome = run_reports(Line(grid, 5.0), settings, archive)
+    outcome = run_reports(Channel(grid, 5.0), settings, archive)
     assert outcome["absent"] == ["late"]
     (trouble,) = outcome["troubles"]
     assert trouble == {
@@ -73,11 +73,11 @@ def test_a_registered_client_that_never_came_is_named(tmp_path):
     }
     # If as many came as were wanted it is no trouble, but still said.
     fewer = replace(settings, nodes=3)
-    outcome = run_reports(Line(grid, 5.0), fewer, archive)
+    outcome = run_reports(Channel(grid, 5.0), fewer, archive)
     assert (outcome["absent"], outcome["troubles"]) == (["late"], [])
     grid.nodes.clear()
     with pytest.raises(InvalidReport, match=r"none of 4 has come within 0.1 seconds \(a, b\)"):
-        call_roll(grid, 4, 0.1, {"b": 1, "a": 2})
+        wait_for_nodes(grid, 4, 0.1, {"b": 1, "a": 2})
 
 
 class Killed(BaseException):
@@ -102,13 +102,13 @@ def test_a_server_killed_in_the_middle_of_a_fit_goes_on(tmp_path, mode):
                 raise Killed
 
         object.__setattr__(archive, "keep_step", counted)
-        line = Line(grid, 20.0)
+        channel = Channel(grid, 20.0)
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         try:
             if mode == "evaluate":
-                run_evaluation(line, settings, archive)
+                run_evaluation(channel, settings, archive)
             else:
-                run_secure(line, context, settings, archive)
+                run_secure(channel, context, settings, archive)
         except Killed:
             return steps, None
         return steps, archive.prior()

@@ -392,10 +392,10 @@ def status(
     """
     with errors_in_words(as_json=as_json):
         _need_flower()
-        from vaneb.flower.status import status_of, told
+        from vaneb.flower.status import as_lines, status_of
 
         found = status_of(folder)
-        print(json.dumps(found, indent=1) if as_json else "\n".join(told(found)))
+        print(json.dumps(found, indent=1) if as_json else "\n".join(as_lines(found)))
         if found["attention"]:
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
 

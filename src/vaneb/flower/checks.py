@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import vaneb
 from vaneb.errors import InvalidOption, InvalidReport
@@ -88,8 +91,6 @@ def check_wards(path: Path, column: str) -> None:
 
 def check_certificate(path: Path, whose: str) -> None:
     """A certificate that is valid now."""
-    from cryptography import x509
-
     if not path.is_file():
         raise InvalidOption(f"{path}: no such file ({whose}). Get it from the server's operator.")
     with _wrong(str(path), f"It should be {whose}, in PEM form."):
@@ -163,8 +164,6 @@ def check_reach(around: Sandbox, files: Sequence[Path], *, without: bool = False
 
 
 def check_private_key(path: Path) -> None:
-    from cryptography.hazmat.primitives import serialization
-
     if not path.is_file():
         raise InvalidOption(
             f"{path}: no such file (this client's private key). Make one with 'vaneb federate keys' or "
@@ -176,8 +175,6 @@ def check_private_key(path: Path) -> None:
 
 def register(folder: Path) -> dict[str, Path]:
     """Certificates of clients by name, each of them valid, each with a key of its own."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     found = {path.stem: path for path in sorted(folder.glob("*.crt"))}
     if not found:
         raise InvalidOption(

@@ -36,6 +36,8 @@ Array = NDArray[np.float64]
 STEP = 2.0**-10
 #: Smaller than this, beside the column that it comes from, is what rounding leaves.
 ROUNDING = 1e-8
+#: More columns besides the model's than these are not looked at: a server must not say how long a site works.
+MOST = 200
 #: Columns whose smallest part of their own is below this, and yet not nothing, part in their last digits.
 PARTING = 1e-7
 
@@ -53,18 +55,19 @@ def products(design: Design, used: pd.DataFrame, columns: Array) -> Array:
 
     ones = np.column_stack([np.ones(len(columns)), columns])
     basis = _basis(ones)
-    found = [np.zeros((len(columns), 0))]
+    own = basis.shape[1]
     for name in dict.fromkeys([*design.formula.columns, *([design.offset] if design.offset else [])]):
         number = pd.api.types.is_numeric_dtype(used[name].dtype)
         spread = float(np.std(used[name].to_numpy(dtype=np.float64))) if number else 0.0
         if not 0 < spread < np.inf or _only_levels(design, name):
             continue
         step = 2.0 ** np.floor(np.log2(STEP * spread))
-        change = _change(design, used, name, step, columns)
-        with np.errstate(all="ignore"):
-            told = _changes_of_products(ones, np.column_stack([np.zeros(len(change)), change])) / step
-        found.append(_besides(basis, told))
-    return _besides(basis, np.hstack(found))
+        change = np.column_stack([np.zeros(len(columns)), _change(design, used, name, step, columns)])
+        for told in _changes_of_products(ones, change):
+            basis = np.hstack([basis, _besides(basis, told / step)])
+            if basis.shape[1] > own + MOST:
+                raise InvalidReport(f"formula: more than {MOST} sums of products. Use fewer interactions.")
+    return basis[:, own:]
 
 
 def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
@@ -139,14 +142,17 @@ def _coded(design: Design, frame: pd.DataFrame, columns: Array) -> Array:
     return np.column_stack([covariates, response])
 
 
-def _changes_of_products(columns: Array, change: Array) -> Array:
+def _changes_of_products(columns: Array, change: Array) -> Iterator[Array]:
+    """For each column that changes, what its products with all columns change by."""
     moved = np.flatnonzero(np.abs(change).max(axis=0, initial=0.0) > 0)
-    found = [np.zeros((len(columns), 0))]
     for a in moved:
         later = np.setdiff1d(np.arange(columns.shape[1]), moved[moved < a])
-        other, also = columns[:, later], change[:, later]
-        found.append(change[:, [a]] * (other + also) + columns[:, [a]] * also)
-    return np.hstack(found)
+        with np.errstate(all="ignore"):
+            other, also = columns[:, later], change[:, later]
+            told = change[:, [a]] * (other + also) + columns[:, [a]] * also
+        yield told[
+            :, np.abs(told).max(axis=0, initial=0.0) > 0
+        ]  # two levels of a factor have no rows in common
 
 
 def _basis(columns: Array) -> Array:

@@ -12,12 +12,12 @@ import numpy as np
 
 from vaneb.errors import InvalidReport
 from vaneb.flower.archive import Archive
+from vaneb.flower.attendance import Attendance
 from vaneb.flower.claims import read_names
 from vaneb.flower.client_data import LocalModel
-from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.exchange import Channel, Lost
 from vaneb.flower.one_shot import FEWEST
 from vaneb.flower.personalise import Fitted, run_at_clients
-from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.base import Array, Likelihood
@@ -53,22 +53,27 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
 # ---------------------------------------------------------------- at the server
 
 
-def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
+def run_evaluation(channel: Channel, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Fit without reports, then let every client find its own posterior."""
     return run_at_clients(
-        line, settings, archive, lambda roll: Fitted(fit_who_stays(line, settings, roll, archive))
+        channel,
+        settings,
+        archive,
+        lambda attendance: Fitted(fit_who_stays(channel, settings, attendance, archive)),
     )
 
 
-def fit_who_stays(line: Line, settings: Settings, roll: Roll, archive: Archive | None = None) -> Prior:
+def fit_who_stays(
+    channel: Channel, settings: Settings, attendance: Attendance, archive: Archive | None = None
+) -> Prior:
     """The prior; a client that is lost on the way is left out, and the fit begins again without it."""
-    nodes = tuple(roll.names)
+    nodes = tuple(attendance.names)
     while len(nodes) >= FEWEST:
         try:
-            return fit_remote(line, nodes, settings, archive)
+            return fit_remote(channel, nodes, settings, archive)
         except Lost as error:
             for node, reason in error.reasons.items():
-                roll.lose(node, reason)
+                attendance.lose(node, reason)
             nodes = tuple(node for node in nodes if node not in error.reasons)
     raise InvalidReport(
         f"clients: {len(nodes)} left, but a population needs {FEWEST}. Start more clients, "
@@ -77,14 +82,14 @@ def fit_who_stays(line: Line, settings: Settings, roll: Roll, archive: Archive |
 
 
 def fit_remote(
-    line: Line, nodes: tuple[int, ...], settings: Settings, archive: Archive | None = None
+    channel: Channel, nodes: tuple[int, ...], settings: Settings, archive: Archive | None = None
 ) -> Prior:
-    """The prior of clients behind a line, by Algorithm 1 at one exchange a step.
+    """The prior of clients behind a channel, by Algorithm 1 at one exchange a step.
 
     The ``archive`` knows where it stands, so that a server that was killed goes on from there.
     """
-    names = described(line, nodes, settings)
-    remote = RemoteClients(line, nodes, names)
+    names = described(channel, nodes, settings)
+    remote = RemoteClients(channel, nodes, names)
     steps = None if archive is None else Steps(archive, nodes)
     atoms, weights = algorithm_1(remote, remote.sums, settings.iterations, settings.tol, settings.seed, steps)
     return Prior(atoms, weights, None, names, len(nodes))
@@ -137,10 +142,10 @@ def algorithm_1(
     return atoms, weights
 
 
-def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[str, ...]:
+def described(channel: Channel, nodes: tuple[int, ...], settings: Settings) -> tuple[str, ...]:
     """Names of the parameters, which all clients must share; ``Lost`` names those that have others."""
     questions = {node: {"kind": "describe"} for node in nodes}
-    answers = line.ask_all("evaluate", questions, about="describe")
+    answers = channel.ask_all("evaluate", questions, about="describe")
     kinds = {node: (read_names(a.get("names")), str(a.get("design"))[:100]) for node, a in answers.items()}
     if unreadable := {node: "names: expected a list of text" for node, kind in kinds.items() if not kind[0]}:
         raise Lost(unreadable)
@@ -157,7 +162,7 @@ def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[s
 
 @dataclass(frozen=True)
 class RemoteClients:
-    """K clients behind a line, as Algorithm 1 sees them: each of its questions is an exchange.
+    """K clients behind a channel, as Algorithm 1 sees them: each of its questions is an exchange.
 
     Parameters
     ----------
@@ -165,7 +170,7 @@ class RemoteClients:
     names : of the d parameters.
     """
 
-    line: Line
+    channel: Channel
     nodes: tuple[int, ...]
     names: tuple[str, ...]
 
@@ -195,7 +200,7 @@ class RemoteClients:
         return self._ask({"kind": "local"})
 
     def _ask(self, question: Mapping[str, Any]) -> dict[int, Tree]:
-        return self.line.ask_all("evaluate", dict.fromkeys(self.nodes, question), about=question["kind"])
+        return self.channel.ask_all("evaluate", dict.fromkeys(self.nodes, question), about=question["kind"])
 
     def _stack(self, answers: dict[int, Tree], key: str, shape: tuple[int, ...]) -> Array:
         """(K, *shape) in the order of ``nodes``; ``Lost`` names clients that sent something else."""

@@ -34,30 +34,30 @@ class Letter:
 
 def carried(address: str, letter: Letter) -> Message | str:
     """The keeper's answer, or the sentence that it gives in place of one."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        line.connect(address)
-        send(line, letter.message, run_config=letter.run_config)
-        message, header = receive(line)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(address)
+        send(connection, letter.message, run_config=letter.run_config)
+        message, header = receive(connection)
     return message if message is not None else str(header["failed"])
 
 
-def send(line: socket.socket, message: Message | None, **header: Any) -> None:
+def send(connection: socket.socket, message: Message | None, **header: Any) -> None:
     objects = {} if message is None else get_all_nested_objects(message)
     parts = {key: value.deflate() for key, value in objects.items()}
     header |= {"sizes": {key: len(part) for key, part in parts.items()}}
     if message is not None:
         header |= {"root": message.object_id, "id": message.metadata.message_id}
     text = json.dumps(header).encode()
-    line.sendall(_SIZE.pack(len(text)) + text)
+    connection.sendall(_SIZE.pack(len(text)) + text)
     for part in parts.values():
-        line.sendall(part)
+        connection.sendall(part)
 
 
-def receive(line: socket.socket) -> tuple[Message | None, dict[str, Any]]:
+def receive(connection: socket.socket) -> tuple[Message | None, dict[str, Any]]:
     """A message, if there is one, and the header; ``InvalidReport`` for anything else."""
-    (length,) = _SIZE.unpack(_read(line, _SIZE.size, _SIZE.size))
+    (length,) = _SIZE.unpack(_read(connection, _SIZE.size, _SIZE.size))
     try:
-        header = json.loads(_read(line, length, LARGEST_HEADER))
+        header = json.loads(_read(connection, length, LARGEST_HEADER))
         sizes = {str(key): int(size) for key, size in header["sizes"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidReport("letter: its header cannot be read.") from None
@@ -65,7 +65,7 @@ def receive(line: socket.socket) -> tuple[Message | None, dict[str, Any]]:
         raise InvalidReport(f"letter: a message has at most {LARGEST_CONTENT} bytes.")
     if not sizes:
         return None, header
-    parts = {key: _read(line, size, LARGEST_CONTENT) for key, size in sizes.items()}
+    parts = {key: _read(connection, size, LARGEST_CONTENT) for key, size in sizes.items()}
     message = inflate_object_from_contents(str(header.get("root")), parts)
     if not isinstance(message, Message):
         raise InvalidReport("letter: holds no message.")
@@ -74,12 +74,12 @@ def receive(line: socket.socket) -> tuple[Message | None, dict[str, Any]]:
     return message, header
 
 
-def _read(line: socket.socket, size: int, most: int) -> bytes:
+def _read(connection: socket.socket, size: int, most: int) -> bytes:
     if not 0 <= size <= most:
         raise InvalidReport(f"letter: a part of {size} bytes, but {most} are the most.")
     content = bytearray()
     while len(content) < size:
-        part = line.recv(min(1 << 20, size - len(content)))
+        part = connection.recv(min(1 << 20, size - len(content)))
         if not part:
             raise InvalidReport("letter: ended early.")
         content += part

@@ -148,7 +148,7 @@ def _attention(found: dict[str, Any]) -> list[str]:
     return said
 
 
-def told(found: dict[str, Any]) -> list[str]:
+def as_lines(found: dict[str, Any]) -> list[str]:
     """The same in lines."""
     state = "running" if found["running"] else "not running"
     lines = [f"{found['role']:<12} {state}, version {found['version']}"]

@@ -92,7 +92,7 @@ class Site:
         message = Message(wire.to_record(text), dst_node_id=5, message_type=f"query.{kind}", ttl=60.0)
         message.metadata.__dict__ |= {"_message_id": f"m{self.number}", "_run_id": self.number}
         config = run.to_run_config() if isinstance(run, Settings) else run
-        answer = mailbox.carried(self.address, mailbox.Letter(message, config))
+        answer = mailbox.carried(self.address, message, config)
         if isinstance(answer, str):
             return {"failed": answer}, answer.encode()
         parts = get_all_nested_objects(answer)

@@ -122,8 +122,8 @@ def init(
                 raise InvalidOption("--site: give its --data and the address of its --server (HOST:PORT).")
             new = service.init_site(folder, site, data, server, user)
         else:
-            study = service.Study(formula, family, nodes)
-            new = service.init_server(folder, host or [], port, study, user)
+            asked: dict[str, Any] = {"formula": formula, "family": family, "nodes": nodes}
+            new = service.init_server(folder, host or [], port, user, **asked)
         for path in new:
             print(path)
         complain(f"Read {folder / service.README} next.")

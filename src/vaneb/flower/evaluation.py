@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from vaneb.errors import InvalidReport
-from vaneb.flower.archive import Archive
+from vaneb.flower.archive import Archive, Step
 from vaneb.flower.attendance import Attendance
 from vaneb.flower.claims import read_names
 from vaneb.flower.client_data import LocalModel
@@ -90,28 +90,12 @@ def fit_remote(
     """
     names = described(channel, nodes, settings)
     remote = RemoteClients(channel, nodes, names)
-    steps = None if archive is None else Steps(archive, nodes)
-    atoms, weights = algorithm_1(remote, remote.sums, settings.iterations, settings.tol, settings.seed, steps)
+    begun = None if archive is None else archive.step(nodes)
+    keep = None if archive is None else partial(archive.keep_step, nodes)
+    atoms, weights = algorithm_1(
+        remote, remote.sums, settings.iterations, settings.tol, settings.seed, begun=begun, keep=keep
+    )
     return Prior(atoms, weights, None, names, len(nodes))
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps of a fit to these nodes, kept as they are made."""
-
-    archive: Archive
-    nodes: tuple[int, ...]
-
-    def last(self) -> tuple[int, Array, Array] | None:
-        """Steps made, atoms and weights; ``None`` if there are none, or they are of other nodes."""
-        saved = self.archive.step()
-        if saved is None or sorted(map(int, saved["nodes"])) != sorted(self.nodes):
-            return None
-        return int(saved["number"]), saved["atoms"], saved["weights"]
-
-    def keep(self, number: int, atoms: Array, weights: Array) -> None:
-        nodes = [str(node) for node in self.nodes]
-        self.archive.keep_step({"nodes": nodes, "number": number, "atoms": atoms, "weights": weights})
 
 
 def algorithm_1(
@@ -120,14 +104,17 @@ def algorithm_1(
     iterations: int,
     tol: float = 1e-4,
     seed: int = 0,
-    steps: Steps | None = None,
+    *,
+    begun: Step | None = None,
+    keep: Callable[[int, Array, Array], None] | None = None,
 ) -> tuple[Array, Array]:
     """Algorithm 1 in ``iterations`` + 2 exchanges: atoms (m, d) and weights (m,).
 
     ``clients`` are a likelihood, here or elsewhere.  Atoms at their estimates, NPMLE weights over them, then
     steps of pseudo-EM; what ``VANEB(solver="pseudo-em")`` does in one place, without its certificate.
+
+    It goes on from the step that was ``begun``, and each step is given to ``keep``.
     """
-    begun = None if steps is None else steps.last()
     if begun is None:
         candidates = completed_estimates(clients)
         atoms = candidates[covering_subset(candidates, DEFAULT.estimates, np.random.default_rng(seed))]
@@ -137,8 +124,8 @@ def algorithm_1(
     first, atoms, weights = begun
     for number in range(first, iterations):
         atoms, weights = em_step(sums(atoms, weights), atoms)
-        if steps is not None:
-            steps.keep(number + 1, atoms, weights)
+        if keep is not None:
+            keep(number + 1, atoms, weights)
     return atoms, weights
 
 

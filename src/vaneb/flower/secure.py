@@ -43,7 +43,7 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
 from vaneb.flower.attendance import Attendance
-from vaneb.flower.evaluation import Steps, described
+from vaneb.flower.evaluation import described
 from vaneb.flower.exchange import Channel, Lost, error_of
 from vaneb.flower.gaussian_steps import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.personalise import Fitted, run_at_clients
@@ -354,8 +354,8 @@ def fit_under_masks(
     if not gaussian:
         atoms = cover(lower, upper, settings.atoms, settings.seed)
         question = atoms, np.full(len(atoms), 1 / len(atoms))
-    number, steps = 0, Steps(archive, nodes)
-    if (begun := steps.last()) is not None:
+    number, first = 0, nodes
+    if (begun := archive.step(first)) is not None:
         number, question = begun[0], begun[1:]
     while number < settings.iterations:
         try:
@@ -371,7 +371,7 @@ def fit_under_masks(
             m, d = before[0].shape
             question = em_step(from_vector(found.total, m, d, Scale.of(settings)), before[0])
         number += 1
-        steps.keep(number, *question)
+        archive.keep_step(first, number, *question)
         if gaussian and settled(before, question, settings):
             break
     if gaussian:

@@ -187,6 +187,16 @@ def responses_of_gamma(site: Site) -> tuple[dict[str, Any], bytes]:
     return site.ask(replace(ASK, formula="pay ~ dose + a + b + c + d", family="gamma", form="sums"))
 
 
+def pair_at_risk(site: Site) -> tuple[dict[str, Any], bytes]:
+    """Only two patients are at risk together, by a time of entry of the server's choice."""
+    frame = pd.read_csv(site.data).assign(time=np.arange(1.0, N + 1), event=1)
+    frame.loc[7, "time"] = frame.time[6] + 1e-3
+    frame.to_csv(site.data, index=False)
+    return site.ask(
+        replace(ASK, formula="Surv(I(time - 0.01), time, event) ~ dose + secret", family="cox", form="sums")
+    )
+
+
 def another_column(site: Site) -> tuple[dict[str, Any], bytes]:
     """Without its space the name of one column is that of another."""
     frame = pd.read_csv(site.data)
@@ -297,6 +307,7 @@ ATTACKS: dict[str, Attack] = {
         "response ~ secret + I(secret * (1 + 1e-9 * dose))", form="sums"
     ),
     "responses by the weights of a family": responses_of_gamma,
+    "a survival model in which two rows are compared": pair_at_risk,
     "two rows in each of three wards": few_in_each_ward,
     "two runs, a row between them": differencing,
     "an atom far away, where one row is all of the likelihood": traced,

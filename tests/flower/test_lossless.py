@@ -377,7 +377,7 @@ def test_a_site_with_few_events_says_nothing_of_them(tmp_path):
         tmp_path, sites(tmp_path, parts, Policy()), replace(GAUSSIAN, formula="Surv(t, d) ~ x", family="cox")
     )
     assert outcome["served"] == ["s000", "s002"]
-    assert "response: 4 events; this site wants 5." in (tmp_path / "s001" / "ledger.jsonl").read_text()
+    assert "response: 4 events with others at risk" in (tmp_path / "s001" / "ledger.jsonl").read_text()
 
 
 def test_cox_is_asked_for_as_sums_only():

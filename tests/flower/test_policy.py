@@ -189,6 +189,22 @@ def test_the_sums_of_a_family_do_not_give_its_responses(site):
     assert site.ask(replace(gamma, formula="pay ~ dose")).content is not None
 
 
+def test_no_two_rows_are_compared_alone(site):
+    """Where no others are at risk together, the sums over events are the difference of two patients."""
+    rng, frame = np.random.default_rng(2), pd.read_csv(site.data)
+    frame["time"], frame["event"] = np.arange(1.0, N + 1), 1
+    frame.loc[7, "time"] = frame.time[6] + 1e-3
+    frame["entry"], frame["from_birth"] = frame.time - 1e-2, rng.uniform(0, 1, N)
+    frame.to_csv(site.data, index=False)
+    cox = replace(PLAIN, family="cox", form="sums")
+    alone = replace(cox, formula="Surv(entry, time, event) ~ dose + secret")
+    site.refuses(alone, "1 events with others at risk, and 2 rows; this site wants 5 and 10")
+    answer = site.ask(replace(cox, formula="Surv(I(time - 0.01), time, event) ~ dose + secret"))
+    assert answer.content is None
+    assert "takes columns of the data here" in (site.own / "errors.log").read_text()
+    assert site.ask(replace(cox, formula="Surv(from_birth, time, event) ~ dose")).content is not None
+
+
 def test_rows_are_told_apart_in_each_ward(site):
     """Two rows in each of three wards are six; each ward's sums differ by two."""
     rng = np.random.default_rng(5)

@@ -79,7 +79,7 @@ def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
         return np.zeros((len(rows.design), 0))
     index = family.index(theta[rows.client_of_row], rows.design, rows.offset).reshape(len(rows.design), -1)
     moved = []
-    if family.takes == "numbers":
+    if family.takes == "numbers" or np.ptp(rows.weight) > 0:  # a share of trials is a number, too
         step = STEP * (float(np.std(rows.response)) or 1.0)
         moved.append((index, rows.response + step, step))
     if np.ptp(rows.offset) > 0:
@@ -190,6 +190,19 @@ def part_in_last_digits(columns: Array) -> bool:
     values = np.linalg.svd(_scaled(columns), compute_uv=False)
     least = values.max(initial=0.0) * max(columns.shape) * np.finfo(float).eps
     return bool(((values > least) & (values < PARTING * values.max(initial=0.0))).any())
+
+
+def compared(survival: Array) -> tuple[int, int]:
+    """Events (of entry, time, event; (N, 3)) at which others are at risk, and rows that are at risk then.
+
+    Sums over times are made of these alone.
+    """
+    entry, time = np.sort(survival[:, 0]), np.sort(survival[:, 1])
+    events = np.sort(survival[survival[:, 2] > 0, 1])
+    at_risk = len(time) - np.searchsorted(time, events) - (len(entry) - np.searchsorted(entry, events))
+    told = events[at_risk > 1]
+    first, last = (np.searchsorted(told, survival[:, k], side="right") for k in (0, 1))
+    return len(told), int((last > first).sum())
 
 
 # ---------------------------------------------------------------- what has left

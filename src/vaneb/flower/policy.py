@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from vaneb.errors import InvalidOption
-from vaneb.flower.disclosure import Released, jointly, largest_leverage, part_in_last_digits
+from vaneb.flower.disclosure import Released, compared, jointly, largest_leverage, part_in_last_digits
 from vaneb.flower.settings import FAMILIES, LIKELIHOODS, MODES, Settings
 
 if TYPE_CHECKING:
@@ -184,8 +184,13 @@ class Policy:
             _, counts = np.unique(response, return_counts=True)
             if counts.min() < few:
                 raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
-        if response.ndim == 2 and not (events := int(response[:, -1].sum())) >= few:
-            raise PolicyRefused(f"response: {events} events; this site wants {few}.")
+        if response.ndim == 2:
+            events, rows = compared(response)
+            if events < few or rows < self.fewest_rows:
+                raise PolicyRefused(
+                    f"response: {events} events with others at risk, and {rows} rows; this site wants "
+                    f"{few} and {self.fewest_rows}."
+                )
         if leverage := self.shows(model):
             raise PolicyRefused(
                 f"formula: a row has a leverage of {leverage:.2f}, so that its numbers show in the fit; "

@@ -300,6 +300,9 @@ ATTACKS: dict[str, Attack] = {
     "two columns that part in their last digits": formula(f"response ~ dose + I(dose + 1e-17 / {POLE})"),
     "a guess of one value, until it is not refused": guessing,
     "two thresholds that part at one row": thresholds,
+    "two thresholds with three rows between them": formula(
+        f"response ~ {above(14)} + {above(17)}", form="sums"
+    ),
     "two columns whose product is zero but in one row": formula(
         f"response ~ {above(19)} + secret + I(secret * {above(20)})", form="sums"
     ),

@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 from vaneb import InvalidReport
 from vaneb.flower import disclosure
 from vaneb.flower.client_data import LocalModel, local_model
-from vaneb.flower.disclosure import largest_leverage, part_in_last_digits, weighted_columns
+from vaneb.flower.disclosure import largest_leverage, leverage_together, part_in_last_digits, weighted_columns
 from vaneb.flower.settings import Settings
 
 RNG = np.random.default_rng(4)
@@ -117,6 +117,17 @@ def test_columns_that_part_in_their_last_digits():
     # Years and their squares, which people write.
     years = np.arange(2000.0, 2020.0)
     assert not part_in_last_digits(np.column_stack([np.ones(20), years, years**2]))
+
+
+def test_leverage_of_some_rows_together():
+    ones, steps = np.ones(N), [(np.arange(N) >= k).astype(float) for k in (10, 13)]
+    columns = np.column_stack([ones, *steps, FRAME.x])
+    assert largest_leverage(columns) < 0.8
+    assert leverage_together(columns, 2) < 0.9
+    # Three rows are between the steps, and x is known.
+    assert leverage_together(columns[:, :3], 3) == pytest.approx(1)
+    assert leverage_together(columns, 3) > 0.98
+    assert leverage_together(columns, 0) == 0
 
 
 def test_leverage_where_columns_depend_on_each_other():

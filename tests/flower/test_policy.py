@@ -145,6 +145,9 @@ def test_an_honest_question_is_answered_and_written_down_first(site):
         # A response in which one row stands alone: the sum is what it has in another column.
         ({"formula": f"I(secret / {POLE}) ~ 1"}, "leverage of 1.00"),
         ({"formula": "exp(9 * secret) ~ dose"}, "leverage of 0.9|leverage of 1.00"),
+        # Two columns that part at fewer rows than a level must have.
+        ({"formula": f"response ~ {above(14)} + {above(16)}"}, "leverage of 1.00"),
+        ({"formula": f"response ~ {above(14)} + {above(18)} + dose"}, "leverage of (1.00|0.9)"),
         # A covariate that is zero but in one row once it is multiplied with another column.
         ({"formula": f"response ~ {above(19)} + secret + I(secret * {above(20)})"}, "leverage of 1.00"),
         ({"formula": f"secret ~ {above(19)} + I(secret * {above(20)}) + response"}, "leverage of 1.00"),
@@ -216,6 +219,13 @@ def test_rows_are_told_apart_in_each_ward(site):
     site.wards, sums = "ward", replace(PLAIN, form="sums")
     assert site.ask(sums).content is not None
     site.refuses(replace(sums, formula="response ~ dose + I(0 * lab)"), "2 rows differ from those of study")
+
+
+def test_levels_of_enough_rows_may_part(site):
+    """Five rows between two thresholds are as many as a level must have."""
+    assert site.ask(replace(PLAIN, formula=f"response ~ {above(14)} + {above(19)}")).content is not None
+    site.rules(rows_per_level=1)
+    assert site.ask(replace(PLAIN, formula=f"response ~ {above(14)} + {above(16)}")).content is not None
 
 
 def test_too_few_rows(site):

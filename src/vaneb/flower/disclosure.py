@@ -185,6 +185,22 @@ def largest_leverage(columns: Array) -> float:
     return float((_basis(columns) ** 2).sum(axis=1).max(initial=0.0))
 
 
+def leverage_together(columns: Array, most: int) -> float:
+    """Largest leverage of up to ``most`` rows together: 1 if a combination of columns is zero in all others.
+
+    Found from each row that may be one of them by those with which it goes together most.
+    """
+    basis = _basis(columns)
+    own, found = (basis**2).sum(axis=1), 0.0
+    if most < 1:
+        return found
+    # Of rows that are all of a combination, one has at least their mean leverage.
+    for i in np.flatnonzero(own >= (1 - 1e-6) / most):
+        near = np.argsort(-np.abs(basis @ basis[i]), kind="stable")[:most]
+        found = max(found, float(np.linalg.norm(basis[near], 2) ** 2))
+    return found
+
+
 def part_in_last_digits(columns: Array) -> bool:
     """Whether columns are all but the same: what they tell apart is hidden from ``products``."""
     values = np.linalg.svd(_scaled(columns), compute_uv=False)

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Context, Message
@@ -108,58 +108,72 @@ class Site:
 
     def model(self) -> tuple[str, client_data.LocalModel]:
         """The site's name and its coded rows, of the clients of which the policy lets anything be said."""
-        name, model, _, _ = self._fitted()
-        return name, model.only(*allowed(model, self.policy))
+        coded = self._coded()
+        return coded.client, coded.model.only(*allowed(coded.model, self.policy))
 
     def whole(self) -> tuple[str, client_data.LocalModel]:
         """The same with all clients, for what stays here."""
-        name, model, _, _ = self._fitted()
-        return name, model
+        coded = self._coded()
+        return coded.client, coded.model
 
     def likelihood(self, atoms: int = 0) -> tuple[str, client_data.LocalModel, Likelihood]:
         """The same, and what is evaluated at so many of the server's atoms."""
         name, model = self.model()
-        _, _, likelihood, _ = self._fitted()
         if (study := self.study) is not None:
             rows = self.released(model)
             study.check_rows(rows)
             study.count(atoms)
             study.keep_rows(rows)
-        return name, model, likelihood()
+        return name, model, self._coded().likelihood()
 
     def released(self, model: client_data.LocalModel, *places: np.ndarray) -> Released:
         """The rows behind an answer, of expansions at these places (K, d); without any, at the own fit."""
-        _, whole, _, marks = self._fitted()
-        rows, settings = model.rows, self.settings
+        coded, rows, settings = self._coded(), model.rows, self.settings
+        here = np.isin(coded.model.kept, model.kept)
         halves = settings.mode == "reports" and settings.form == SUMS
         first = own_halves(model, self.policy) if halves else np.ones(len(rows.design), dtype=bool)
         design = np.hstack([rows.design, model.response])
         if settings.epsilon:  # under noise no sum of a column leaves
             told = design = design[:, :0]
         else:
-            told = model.columns_told(*(places or (fit_clients(rows, model.family).theta,)))
+            told = model.columns_told(*places) if places else coded.told()[here]
         named = [int.from_bytes(hashlib.sha256(str(one).encode()).digest()[:8]) for one in rows.ids]
         clients = np.array(named, np.uint64)[rows.client_of_row]
         besides = told[:, design.shape[1] :]
-        return Released(marks[np.isin(whole.kept, model.kept)], clients, design, first, besides)
+        return Released(coded.marks[here], clients, design, first, besides)
 
-    def _fitted(self) -> Any:
-        """Found once for a file as it is; a process that is asked again need not fit again."""
+    def _coded(self) -> Coded:
         about = self.data.stat()
-        return _fitted(self, about.st_mtime_ns, about.st_size)
+        return _coded(self, about.st_mtime_ns, about.st_size)
 
     def keep(self, name: str, content: bytes) -> None:
         write_atomically(private_folder(self.folder) / name, content)
 
 
+class Coded(NamedTuple):
+    """A site's rows, found once for a file as it is: a process that is asked again need not fit again."""
+
+    client: str
+    model: client_data.LocalModel
+    marks: np.ndarray
+    likelihood: Callable[[], Likelihood]
+    told: Callable[[], np.ndarray]
+    """Columns with which sums are told at the clients' own fits."""
+
+
 # At a site settings that change no answer must not fill the memory; a simulation has many clients.
 @functools.lru_cache(maxsize=4096 if SIMULATION in os.environ else 8)
-def _fitted(site: Site, changed: int, size: int) -> Any:
+def _coded(site: Site, changed: int, size: int) -> Coded:
     name, frame = client_data.read_client(site.data, site.column, site.number)
     agreed = frame if site.policy is None else site.policy.agreed(frame, site.settings, site.wards)
     model = client_data.local_model(agreed, site.settings, site.wards)
-    likelihood = functools.cache(lambda: client_data.local_likelihood(model, site.settings))
-    return site.client or name, model, likelihood, row_marks(frame.iloc[model.kept])
+    return Coded(
+        site.client or name,
+        model,
+        row_marks(frame.iloc[model.kept]),
+        functools.cache(lambda: client_data.local_likelihood(model, site.settings)),
+        functools.cache(lambda: model.columns_told(fit_clients(model.rows, model.family).theta)),
+    )
 
 
 Handler = Callable[[wire.Tree, Site], dict[str, Any]]

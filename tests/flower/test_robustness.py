@@ -158,10 +158,10 @@ def test_a_certificate_of_another_key_is_noticed(tmp_path):
 def test_the_end_of_a_certificate_is_said_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "CLIENT_DAYS", 12)
     keys.make_keys(tmp_path, [], ["a"], server=False)
-    assert re.search(r"a\.crt: expires in 11 days", checks.expires_soon(tmp_path / "nodes" / "a.crt"))
+    assert re.search(r"a\.crt: expires in 11 days", keys.expires_soon(tmp_path / "nodes" / "a.crt"))
     monkeypatch.setattr(keys, "CLIENT_DAYS", 100)
     keys.make_keys(tmp_path, [], ["b"], server=False)
-    assert checks.expires_soon(tmp_path / "nodes" / "b.crt") == ""
+    assert keys.expires_soon(tmp_path / "nodes" / "b.crt") == ""
 
 
 def test_a_client_checks_its_policy_at_start(tmp_path, monkeypatch):

@@ -155,6 +155,7 @@ def server(
     with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import checks, control, door, journal, processes, status
+        from vaneb.flower import keys as federation_keys
         from vaneb.flower.archive import Archive
 
         if config is not None and not config.is_file():
@@ -213,7 +214,7 @@ def server(
                         )
                     )
                 for path in [] if insecure else [keys / "server.pem", *known.values()]:
-                    if warning := checks.expires_soon(path):
+                    if warning := federation_keys.expires_soon(path):
                         complain(warning)
                         log("warning", printable(warning))
                 log("listening", address=f"{host}:{port}", wanted=nodes)
@@ -276,6 +277,7 @@ def client(
     with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import checks, journal, status, supernode
+        from vaneb.flower import keys as federation_keys
         from vaneb.flower.gate import client_context
 
         checks.check_name(name)
@@ -295,7 +297,7 @@ def client(
             checks.check_private_key(private)
             checks.check_certificate(certificate, "this client's certificate")
             checks.check_pair(certificate, private)
-            if warning := checks.expires_soon(certificate):
+            if warning := federation_keys.expires_soon(certificate):
                 complain(warning)
         folder = (folder or Path(name)).resolve()
         rules = checks.check_policy(policy, private_folder(folder), data)

@@ -24,12 +24,11 @@ from vaneb.flower.client_data import read_client
 from vaneb.flower.door import VERSION, clock_of
 from vaneb.flower.forwarding import HELLO
 from vaneb.flower.gate import proxy_for
-from vaneb.flower.keys import NAME, days_left, load_certificate, load_private_key, public_bytes
+from vaneb.flower.keys import NAME, load_certificate, load_private_key, public_bytes
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.sandbox import Sandbox, lacking, version, within_reach
 from vaneb.flower.settings import Settings
-from vaneb.flower.status import SOON
 from vaneb.grouped.frames import need_column
 
 if TYPE_CHECKING:
@@ -101,12 +100,6 @@ def check_certificate(path: Path, whose: str) -> None:
             f"{path}: expired on {end:%Y-%m-%d}. Renew it with 'vaneb federate keys "
             "--renew', or ask your authority for a new certificate."
         )
-
-
-def expires_soon(path: Path) -> str:
-    """A warning about a certificate that has few days left."""
-    days = days_left(path)
-    return f"{path}: expires in {days} days. Renew it: 'vaneb federate keys --renew'." if days < SOON else ""
 
 
 def check_policy(path: Path | None, folder: Path, data: Path) -> Path:

@@ -34,6 +34,8 @@ HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 #: Of a trial's authority and server, and of a client's certificate, which its institution renews.
 DAYS, CLIENT_DAYS = 90, 365
 ISSUER = "vaneb trial authority"
+#: Days before the end of a certificate from which on it is said.
+SOON = 30
 
 
 def make_keys(
@@ -128,6 +130,15 @@ def days_left(path: Path) -> int:
     """Days until a certificate ends; negative after that."""
     end = load_certificate(path.read_bytes()).not_valid_after_utc
     return (end - datetime.datetime.now(datetime.UTC)).days
+
+
+def expires_soon(path: Path, days: int | None = None) -> str:
+    """A warning about a certificate that has few ``days`` left, or none; empty if there is nothing to say."""
+    left = days_left(path) if days is None else days
+    if left >= SOON:
+        return ""
+    when = "has expired" if left < 0 else f"expires in {left} days"
+    return f"{path}: {when}. Renew it: 'vaneb federate keys --renew'."
 
 
 def loopback_certificate(folder: Path, name: str) -> tuple[Path, Path]:

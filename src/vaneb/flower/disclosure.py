@@ -86,7 +86,6 @@ def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
         step = STEP * float(np.std(rows.offset))
         moved.append((index + step, rows.response, step))
     x = rows.design
-    pairs = np.stack([x[:, a] * x[:, b] for a in range(x.shape[1]) for b in range(a + 1)], axis=1)
     now, columns = family.derivatives(index, rows.response), [np.zeros((len(x), 0))]
     for place, response, step in moved:
         loss, slope, curvature = (
@@ -95,9 +94,10 @@ def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
         )
         columns.append(loss[:, None])
         columns += [slope[:, [c]] * x for c in range(slope.shape[1])]
-        columns += [
-            curvature[:, c, [e]] * pairs for c in range(curvature.shape[1]) for e in range(curvature.shape[2])
-        ]
+        if curvature.any():  # of a canonical family it does not depend on the response
+            lower = np.tril_indices(x.shape[1])
+            pairs, classes = x[:, lower[0]] * x[:, lower[1]], range(curvature.shape[1])
+            columns += [curvature[:, c, [e]] * pairs for c in classes for e in classes]
     return _besides(_basis(np.column_stack([np.ones(len(x)), x])), np.hstack(columns))
 
 

@@ -111,6 +111,55 @@ DEFENCES = (
         "test_policy.py",
     ),
     Defence(
+        "few rows together",
+        "policy.py",
+        "if (leverage := leverage_together(columns[0], self.rows_per_level - 1)) > self.largest_told:",
+        "if False and (leverage := 1.0):",
+        "test_policy.py",
+    ),
+    Defence(
+        "rows at risk together",
+        "policy.py",
+        "            if events < few or rows < self.fewest_rows:",
+        "            if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "times that a server makes",
+        "client_data.py",
+        "    if formula.kind == SURVIVAL and not all(isinstance(node, Name) for node in formula.responses):",
+        "    if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "spaces in names",
+        "policy.py",
+        '    return formula.strip() if set(formula) & set("`\'\\"") else "".join(formula.split())',
+        '    return "".join(formula.split())',
+        "test_policy.py",
+    ),
+    Defence(
+        "a ledger full of refusals",
+        "ledger.py",
+        "        if count & (count - 1):",
+        "        if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "the box is part of a question",
+        "agreement.py",
+        "json.dumps([study_key(settings), [part.shape for part in parts]], sort_keys=True)",
+        "json.dumps([[part.shape for part in parts]], sort_keys=True)",
+        "test_secure.py",
+    ),
+    Defence(
+        "a folder of Flower's own",
+        "processes.py",
+        '    return private_folder(home / "inside")',
+        "    return private_folder(home)",
+        "test_sandbox.py",
+    ),
+    Defence(
         "rows told apart in each ward",
         "disclosure.py",
         "        for client in np.intersect1d(first.clients, second.clients)",
@@ -132,7 +181,7 @@ DEFENCES = (
         "test_policy.py",
     ),
     Defence(
-        "most studies", "ledger.py", "if len(others) >= self.policy.studies:", "if False:", "test_policy.py"
+        "most studies", "ledger.py", "if len(answered) >= self.policy.studies:", "if False:", "test_policy.py"
     ),
     Defence(
         "review by a person",
@@ -239,7 +288,7 @@ DEFENCES = (
     Defence(
         "a question of another mode",
         "client_app.py",
-        "if place.settings.mode not in modes:",
+        "if site.settings.mode not in modes:",
         "if False:",
         "test_secure.py",
     ),

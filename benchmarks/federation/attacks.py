@@ -65,6 +65,7 @@ class Site:
     folder: Path
     address: str = ""
     number: int = 0
+    wards: str = ""
 
     @property
     def data(self) -> Path:
@@ -76,7 +77,7 @@ class Site:
 
     def config(self) -> dict[str, str]:
         files = {"data": self.data, "folder": self.own, "policy": self.folder / "policy.toml"}
-        return {"client": "north", **{name: str(path) for name, path in files.items()}}
+        return {"client": "north", "wards": self.wards, **{name: str(path) for name, path in files.items()}}
 
     def rules(self, **rules: Any) -> None:
         (self.folder / "policy.toml").write_text(replace(Policy(), **rules).text())
@@ -91,7 +92,7 @@ class Site:
         message = Message(wire.to_record(text), dst_node_id=5, message_type=f"query.{kind}", ttl=60.0)
         message.metadata.__dict__ |= {"_message_id": f"m{self.number}", "_run_id": self.number}
         config = run.to_run_config() if isinstance(run, Settings) else run
-        answer = mailbox.carried(self.address, mailbox.Letter(message, config))
+        answer = mailbox.carried(self.address, message, config)
         if isinstance(answer, str):
             return {"failed": answer}, answer.encode()
         parts = get_all_nested_objects(answer)
@@ -133,6 +134,13 @@ def step(site: Site, place: int) -> str:
     return f"response ~ I(({inner}) / abs({inner}))"
 
 
+def above(place: int) -> str:
+    """A column that parts the rows between two neighbouring doses, which the server knows."""
+    doses = np.sort(np.random.default_rng(7).normal(size=N))
+    inner = f"(dose - {doses[place : place + 2].mean():.9f})".replace("- -", "+ ")
+    return f"I({inner} / abs({inner}))"
+
+
 Attack = Callable[[Site], tuple[dict[str, Any], bytes]]
 
 
@@ -149,6 +157,63 @@ def differencing(site: Site) -> tuple[dict[str, Any], bytes]:
 def thresholds(site: Site) -> tuple[dict[str, Any], bytes]:
     site.answered(replace(ASK, formula=step(site, 19)))
     return site.ask(replace(ASK, formula=step(site, 20)))
+
+
+def few_in_each_ward(site: Site) -> tuple[dict[str, Any], bytes]:
+    """Two rows in each of three wards have no value in a column that a formula may name."""
+    rng = np.random.default_rng(5)
+    frame = pd.concat([pd.read_csv(site.data)] * 2, ignore_index=True)
+    frame = frame.assign(ward=np.arange(2 * N) % 4, lab=rng.normal(size=2 * N))
+    frame["dose"], frame["response"] = rng.normal(size=(2, 2 * N))
+    frame.loc[[0, 4, 1, 5, 2, 6], "lab"] = np.nan
+    frame.to_csv(site.data, index=False)
+    sums = replace(ASK, form="sums")
+    site.answered(sums)
+    return site.ask(replace(sums, formula="response ~ dose + I(0 * lab)"))
+
+
+def spread_out(frame: pd.DataFrame) -> pd.DataFrame:
+    """With five covariates and a response, in none of which a row stands out."""
+    rng = np.random.default_rng(5)
+    for name in ("dose", *"abcd"):
+        frame[name] = rng.uniform(-1, 1, size=len(frame))
+    return frame.assign(pay=np.exp(0.3 * frame.dose) * rng.uniform(0.5, 1.5, size=len(frame)))
+
+
+def responses_of_gamma(site: Site) -> tuple[dict[str, Any], bytes]:
+    """The Hessian has the responses with 21 weights that a server can work out; there are 18 rows."""
+    frame = pd.read_csv(site.data).head(18)
+    spread_out(frame).to_csv(site.data, index=False)
+    return site.ask(replace(ASK, formula="pay ~ dose + a + b + c + d", family="gamma", form="sums"))
+
+
+def pair_at_risk(site: Site) -> tuple[dict[str, Any], bytes]:
+    """Only two patients are at risk together, by a time of entry of the server's choice."""
+    frame = pd.read_csv(site.data).assign(time=np.arange(1.0, N + 1), event=1)
+    frame.loc[7, "time"] = frame.time[6] + 1e-3
+    frame.to_csv(site.data, index=False)
+    return site.ask(
+        replace(ASK, formula="Surv(I(time - 0.01), time, event) ~ dose + secret", family="cox", form="sums")
+    )
+
+
+def another_column(site: Site) -> tuple[dict[str, Any], bytes]:
+    """Without its space the name of one column is that of another."""
+    frame = pd.read_csv(site.data)
+    frame.assign(**{"a b": frame.dose, "ab": frame.secret}).to_csv(site.data, index=False)
+    site.rules(formulas=("response ~ `a b`",))
+    return site.ask(replace(ASK, formula="response ~ `ab`"))
+
+
+def swapped(site: Site) -> tuple[dict[str, Any], bytes]:
+    """While a person reads one answer, the server asks for another of the same study."""
+    site.rules(review=True)
+    counts = replace(ASK, formula="count ~ dose", family="poisson", form="sums")
+    population = {"mean": np.zeros(2), "covariance": np.eye(2)}
+    site.ask(counts)
+    site.ask(counts, "expand", population)
+    ledger.approve(site.own, ledger.study_name(counts))
+    return site.ask(counts, "expand", population)
 
 
 def guessing(site: Site) -> tuple[dict[str, Any], bytes]:
@@ -235,15 +300,29 @@ ATTACKS: dict[str, Attack] = {
     "two columns that part in their last digits": formula(f"response ~ dose + I(dose + 1e-17 / {POLE})"),
     "a guess of one value, until it is not refused": guessing,
     "two thresholds that part at one row": thresholds,
+    "two thresholds with three rows between them": formula(
+        f"response ~ {above(14)} + {above(17)}", form="sums"
+    ),
+    "two columns whose product is zero but in one row": formula(
+        f"response ~ {above(19)} + secret + I(secret * {above(20)})", form="sums"
+    ),
+    "the same in columns that part in their last digits": formula(
+        "response ~ secret + I(secret * (1 + 1e-9 * dose))", form="sums"
+    ),
+    "responses by the weights of a family": responses_of_gamma,
+    "a survival model in which two rows are compared": pair_at_risk,
+    "two rows in each of three wards": few_in_each_ward,
     "two runs, a row between them": differencing,
     "an atom far away, where one row is all of the likelihood": traced,
     "a likelihood traced at 60,000 atoms": many_atoms,
     "its own part of a secure sum, without a mask": unmasked,
     "a column that was not agreed": not_agreed,
+    "a column by the name of another that was agreed": another_column,
     "epsilon 0, where the site insists on 1": epsilon_zero,
     "an exact answer after a private one": exact_after_private,
     "more epsilon than the site has": overspent,
     "an answer that nobody has read": unread,
+    "another answer in place of the one that was read": swapped,
     "a formula that runs a shell": formula('response ~ I(__import__("os").system("id"))'),
     "a setting that names a file": lambda site: site.ask({**ASK.to_run_config(), "data": "/etc/passwd"}),
     "a foreign app": foreign_app,
@@ -256,6 +335,7 @@ def outcomes(names: tuple[str, ...] = tuple(ATTACKS)) -> Iterator[Outcome]:
     for name in names:
         with tempfile.TemporaryDirectory() as place:
             site = site_in(Path(place))
+            site.wards = "ward" if ATTACKS[name] is few_in_each_ward else ""
             with open_keeper(site.own, site.config()) as (keeper, site.address):
                 content, sent = ATTACKS[name](site)
                 assert keeper.poll() is None, "the keeper has ended"

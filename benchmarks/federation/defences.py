@@ -46,7 +46,7 @@ DEFENCES = (
     Defence(
         "formulas agreed on",
         "policy.py",
-        "if self.formulas and _squeezed(settings.formula) not in map(_squeezed, self.formulas):",
+        "if self.formulas and squeezed(settings.formula) not in map(squeezed, self.formulas):",
         "if False:",
         "test_policy.py",
     ),
@@ -90,6 +90,90 @@ DEFENCES = (
         "test_many_questions.py",
     ),
     Defence(
+        "columns whose products stand out",
+        "disclosure.py",
+        "        if not 0 < spread < np.inf or _only_levels(design, name):",
+        "        if True:",
+        "test_policy.py",
+    ),
+    Defence(
+        "the response in a family's sums",
+        "disclosure.py",
+        '    if family.name == "gaussian" or not family.by_row or rows.response.ndim > 1:',
+        "    if True:",
+        "test_policy.py",
+    ),
+    Defence(
+        "columns that part in their last digits",
+        "policy.py",
+        "        if part_in_last_digits(np.hstack([design, model.response])):",
+        "        if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "few rows together",
+        "policy.py",
+        "if (leverage := leverage_together(columns[0], self.rows_per_level - 1)) > self.largest_told:",
+        "if False and (leverage := 1.0):",
+        "test_policy.py",
+    ),
+    Defence(
+        "rows at risk together",
+        "policy.py",
+        "            if events < few or rows < self.fewest_rows:",
+        "            if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "times that a server makes",
+        "client_data.py",
+        "    if formula.kind == SURVIVAL and not all(isinstance(node, Name) for node in formula.responses):",
+        "    if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "spaces in names",
+        "policy.py",
+        '    return formula.strip() if set(formula) & set("`\'\\"") else "".join(formula.split())',
+        '    return "".join(formula.split())',
+        "test_policy.py",
+    ),
+    Defence(
+        "a ledger full of refusals",
+        "ledger.py",
+        "        if count & (count - 1):",
+        "        if False:",
+        "test_policy.py",
+    ),
+    Defence(
+        "the box is part of a question",
+        "agreement.py",
+        "json.dumps([study_key(settings), [part.shape for part in parts]], sort_keys=True)",
+        "json.dumps([[part.shape for part in parts]], sort_keys=True)",
+        "test_secure.py",
+    ),
+    Defence(
+        "a folder of Flower's own",
+        "processes.py",
+        '    return private_folder(home / "inside")',
+        "    return private_folder(home)",
+        "test_sandbox.py",
+    ),
+    Defence(
+        "rows told apart in each ward",
+        "disclosure.py",
+        "        for client in np.intersect1d(first.clients, second.clients)",
+        "        for client in ()",
+        "test_policy.py",
+    ),
+    Defence(
+        "what waits is not replaced",
+        "ledger.py",
+        "        if not (self.policy.review and self._waits()):",
+        "        if True:",
+        "test_policy.py",
+    ),
+    Defence(
         "most exchanges and atoms of a study",
         "ledger.py",
         "if about[name] > getattr(self.policy, name):",
@@ -97,7 +181,7 @@ DEFENCES = (
         "test_policy.py",
     ),
     Defence(
-        "most studies", "ledger.py", "if len(others) >= self.policy.studies:", "if False:", "test_policy.py"
+        "most studies", "ledger.py", "if len(answered) >= self.policy.studies:", "if False:", "test_policy.py"
     ),
     Defence(
         "review by a person",
@@ -204,7 +288,7 @@ DEFENCES = (
     Defence(
         "a question of another mode",
         "client_app.py",
-        "if place.settings.mode not in modes:",
+        "if site.settings.mode not in modes:",
         "if False:",
         "test_secure.py",
     ),
@@ -218,7 +302,7 @@ DEFENCES = (
     Defence(
         "a question that is not the one named",
         "agreement.py",
-        "    if bytes.fromhex(digest_of(*question_of(message.content))) != own:",
+        "    if bytes.fromhex(digest_of(*question_of(message.content), settings)) != own:",
         "    if False:",
         "test_secure.py",
     ),

@@ -21,7 +21,7 @@ from vaneb.estimators import VANEB
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.lossless import fit_sums
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import SiteSums, site_sums
+from vaneb.flower.site_sums import SiteSums, site_sums
 from vaneb.likelihood.base import Array
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows

@@ -38,7 +38,7 @@ from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Answer
 from vaneb.flower.lossless import fit_sums
 from vaneb.flower.settings import FAMILIES, Settings
-from vaneb.flower.sums import Population, site_sums
+from vaneb.flower.site_sums import Population, site_sums
 from vaneb.grouped import fit_groups
 from vaneb.grouped.choice import fit_least_squares
 from vaneb.grouped.from_sums import centred_sums

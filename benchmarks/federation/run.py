@@ -56,8 +56,24 @@ def at_home(model: VANEB, estimate: np.ndarray, errors: np.ndarray) -> np.ndarra
     return one.personalize(Reports(estimate, standard_errors=errors)).mean
 
 
+def flat_gaussian(aware: Reports, noise: float, rng: np.random.Generator, draws: int = 200) -> VANEB:
+    """One Gaussian under a flat prior, by rejection: the covariance of noisy reports less the noise."""
+    from scipy.stats import invwishart
+
+    n, d = aware.estimate.shape
+    scale = (n - 1) * np.cov(aware.estimate.T)
+    noisy = invwishart.rvs(n - 1, scale, size=20_000, random_state=rng)
+    found = noisy - noise * np.eye(d)
+    possible = np.linalg.eigvalsh(found)[:, 0] > 0
+    found, noisy = found[possible][:draws], noisy[possible][:draws]
+    middle = aware.estimate.mean(axis=0)
+    atoms = np.array([rng.multivariate_normal(middle, one / n) for one in noisy])
+    return VANEB.from_prior(Prior(atoms, np.full(len(atoms), 1 / len(atoms)), found))
+
+
 def plug_in(clients: int = 300, repeats: int = 14, epsilon: float = 16.0) -> dict:
-    """RMSE on other seeds than ``privacy``, beside one Gaussian with the moments of the noisy reports."""
+    """RMSE on other seeds than ``privacy``, beside one Gaussian: with the moments of the noisy reports, and
+    under a flat prior."""
     from vaneb.flower.privacy import Mechanism
 
     mechanism, (low, high) = Mechanism(epsilon, 1e-5, 4.0, se_range=ERRORS), ERRORS
@@ -74,12 +90,19 @@ def plug_in(clients: int = 300, repeats: int = 14, epsilon: float = 16.0) -> dic
                 "local": rmse(estimate, theta),
                 "at_home": rmse(at_home(VANEB().fit(aware), estimate, errors), theta),
                 "plug_in": rmse(at_home(gaussian, estimate, errors), theta),
+                "flat": rmse(
+                    at_home(
+                        flat_gaussian(aware, noise, np.random.default_rng([78, repeat])), estimate, errors
+                    ),
+                    theta,
+                ),
             }
         )
         print(scores[-1], flush=True)
     found: dict = {"epsilon": epsilon, "repeats": repeats}
     values = {key: np.array([score[key] for score in scores]) for key in scores[0]}
-    values["at_home_less_plug_in"] = values["at_home"] - values["plug_in"]
+    for other in ("plug_in", "flat"):
+        values[f"at_home_less_{other}"] = values["at_home"] - values[other]
     for key, one in values.items():
         found |= {key: one.mean(), f"{key}_se": one.std(ddof=1) / repeats**0.5}
     return found

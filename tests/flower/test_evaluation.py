@@ -16,7 +16,7 @@ from vaneb.flower import client_data
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
 from vaneb.flower.evaluation import RemoteClients, algorithm_1, fit_remote, run_evaluation
-from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.exchange import Channel, Lost
 from vaneb.flower.settings import Settings
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
@@ -64,7 +64,7 @@ def test_remote_clients_say_what_those_in_one_place_say(tmp_path, likelihood):
     settings = settings_for(likelihood)
     grid = federation(tmp_path, settings, 5)
     here = central(grid, settings)
-    remote = RemoteClients(Line(grid, 20.0), tuple(grid.nodes), ("Intercept", "x"))
+    remote = RemoteClients(Channel(grid, 20.0), tuple(grid.nodes), ("Intercept", "x"))
     atoms = np.random.default_rng(0).normal(0, 0.5, (4, 2))
     np.testing.assert_allclose(remote.log_likelihood(atoms), here.log_likelihood(atoms), rtol=1e-9)
     weights = np.array([0.1, 0.2, 0.3, 0.4])
@@ -78,7 +78,7 @@ def test_remote_clients_say_what_those_in_one_place_say(tmp_path, likelihood):
 def test_the_fit_equals_the_central_one(tmp_path, likelihood):
     settings = settings_for(likelihood)
     grid = federation(tmp_path, settings, 6)
-    outcome = run_evaluation(Line(grid, 20.0), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run_evaluation(Channel(grid, 20.0), settings, Archive.open(tmp_path / "server", settings))
     assert outcome["served"] == [f"c{k}" for k in range(6)]
     # Two questions to describe the clients, one for the weights, one for each step, one for the results.
     assert outcome["exchanges"] == 8 + 4
@@ -99,7 +99,7 @@ def test_the_fit_equals_that_of_the_estimator(tmp_path):
     grid = federation(tmp_path, settings, 6)
     here = central(grid, settings)
     model = VANEB(solver="pseudo-em", iterations=8).fit(here).prior_
-    prior = fit_remote(Line(grid, 20.0), tuple(grid.nodes), settings)
+    prior = fit_remote(Channel(grid, 20.0), tuple(grid.nodes), settings)
     alive = model.weights > 1e-8
     np.testing.assert_allclose(prior.atoms, model.atoms[alive], rtol=1e-8)
     np.testing.assert_allclose(prior.weights, model.weights[alive], rtol=1e-7)
@@ -122,7 +122,7 @@ def test_a_client_lost_on_the_way_is_named_and_the_fit_goes_on(tmp_path):
         return genuine(message) if asked < 4 else None
 
     grid.nodes[1001].behave = falls_silent
-    outcome = run_evaluation(Line(grid, 1.0), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run_evaluation(Channel(grid, 1.0), settings, Archive.open(tmp_path / "server", settings))
     assert [t["client"] for t in outcome["troubles"]] == ["c1"]
     assert outcome["served"] == ["c0", "c2", "c3", "c4"]
 
@@ -139,7 +139,7 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         return Message(wire.to_record({**content, "values": np.full(2, np.nan)}), reply_to=message)
 
     grid.nodes[1002].behave = nan
-    remote = RemoteClients(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x"))
+    remote = RemoteClients(Channel(grid, 5.0), tuple(grid.nodes), ("Intercept", "x"))
     with pytest.raises(Lost, match="node 1002: values: holds numbers that are not finite"):
         remote.log_likelihood(np.zeros((2, 2)))
 
@@ -150,6 +150,8 @@ def test_a_client_answers_only_in_the_modes_that_it_allows(tmp_path):
         (tmp_path / f"{node}.toml").write_text(f'modes = {modes}\nlikelihoods = ["exact"]\n')
         grid.nodes[node].node_config["policy"] = str(tmp_path / f"{node}.toml")
     with pytest.raises(Lost) as found:
-        RemoteClients(Line(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(np.zeros((1, 2)))
+        RemoteClients(Channel(grid, 5.0), tuple(grid.nodes), ("Intercept", "x")).log_likelihood(
+            np.zeros((1, 2))
+        )
     assert found.value.reasons.keys() == {1000}
     assert "answers secure, reports only" in (tmp_path / "c0" / "errors.log").read_text()

@@ -11,7 +11,7 @@ from vaneb import VANEB, Reports
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.lossless import SumsFit, fit_sums, with_usual_noise
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import SiteSums, site_sums
+from vaneb.flower.site_sums import SiteSums, site_sums
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import gaussian
 

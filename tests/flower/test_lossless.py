@@ -18,11 +18,11 @@ from flower.loopback import LoopbackGrid, Node, content_of
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower import client_data, wire
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.one_shot import run_reports
 from vaneb.flower.policy import Policy
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import Population, SiteSums, site_sums
+from vaneb.flower.site_sums import Population, SiteSums, site_sums
 from vaneb.grouped import fit_groups
 from vaneb.posterior import posterior
 from vaneb.prior import Prior
@@ -69,7 +69,7 @@ def sites(
 def federate(folder: Path, nodes: dict[int, Node], settings: Settings) -> tuple[dict, LoopbackGrid]:
     settings = replace(settings, nodes=len(nodes))
     grid = LoopbackGrid(nodes, settings)
-    outcome = run_reports(Line(grid, 5.0), settings, Archive.open(folder / "server", settings))
+    outcome = run_reports(Channel(grid, 5.0), settings, Archive.open(folder / "server", settings))
     return outcome, grid
 
 
@@ -145,13 +145,13 @@ def test_a_first_answer_stands_where_there_is_no_second(tmp_path):
     settings = replace(GAUSSIAN, family="binomial", timeout=0.5)
     settings = replace(settings, nodes=6)
     grid = LoopbackGrid(nodes, settings)
-    outcome = run_reports(Line(grid, 0.5), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run_reports(Channel(grid, 0.5), settings, Archive.open(tmp_path / "server", settings))
     assert outcome["expanded"] == 5
     assert (len(outcome["served"]), outcome["troubles"]) == (6, [])
 
 
 def ask(node: Node, settings: Settings, kind: str, question: dict) -> dict | None:
-    (answer,) = Line(LoopbackGrid({1: node}, settings), 5.0).ask(kind, {1: question})
+    (answer,) = Channel(LoopbackGrid({1: node}, settings), 5.0).ask(kind, {1: question})
     return answer.content
 
 
@@ -377,7 +377,7 @@ def test_a_site_with_few_events_says_nothing_of_them(tmp_path):
         tmp_path, sites(tmp_path, parts, Policy()), replace(GAUSSIAN, formula="Surv(t, d) ~ x", family="cox")
     )
     assert outcome["served"] == ["s000", "s002"]
-    assert "response: 4 events; this site wants 5." in (tmp_path / "s001" / "ledger.jsonl").read_text()
+    assert "response: 4 events with others at risk" in (tmp_path / "s001" / "ledger.jsonl").read_text()
 
 
 def test_cox_is_asked_for_as_sums_only():

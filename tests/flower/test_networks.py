@@ -29,7 +29,7 @@ from vaneb.fl.workbench import Workbench
 from vaneb.fl.workers import one_torch_thread
 from vaneb.flower import network_client, networks, wire
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.settings import Settings
 
 EXPERIMENT = """
@@ -77,7 +77,7 @@ def federation(folder: Path, method: str, images) -> tuple[LoopbackGrid, Config]
 
 def run(grid: LoopbackGrid, folder: Path) -> dict:
     archive = Archive.open(folder / "server", grid.settings)
-    return networks.run_networks(Line(grid, grid.settings.timeout), grid.settings, archive)
+    return networks.run_networks(Channel(grid, grid.settings.timeout), grid.settings, archive)
 
 
 def engines_networks(config: Config, images, folder: Path) -> list[dict]:

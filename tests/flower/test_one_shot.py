@@ -14,7 +14,7 @@ from flower.loopback import LoopbackGrid, bytes_of, content_of, federation, writ
 from vaneb import VANEB, InvalidOption, Reports
 from vaneb.flower import client_app, client_data, wire
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.one_shot import run_reports
 from vaneb.flower.settings import Settings
 from vaneb.posterior import posterior
@@ -23,7 +23,7 @@ SETTINGS = Settings(formula="y ~ x", form="constant", nodes=6, wait=0.1, timeout
 
 
 def run(grid: LoopbackGrid, folder, settings: Settings = SETTINGS):
-    return run_reports(Line(grid, settings.timeout), settings, Archive.open(folder / "server", settings))
+    return run_reports(Channel(grid, settings.timeout), settings, Archive.open(folder / "server", settings))
 
 
 def central(grid: LoopbackGrid, settings: Settings = SETTINGS) -> Reports:
@@ -152,7 +152,7 @@ def test_a_server_that_was_killed_asks_only_whom_it_has_not_heard(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(Archive, "keep_report", keep)
         with pytest.raises(Killed):
-            run_reports(Line(grid, 1.0), SETTINGS, archive)
+            run_reports(Channel(grid, 1.0), SETTINGS, archive)
     saved = set(archive.reports())
     assert len(saved) == 4
     grid.captured.clear()

@@ -25,7 +25,7 @@ from vaneb.files import private_files
 from vaneb.flower import journal, ledger, processes, wire
 from vaneb.flower.client_app import FAILURES
 from vaneb.flower.disclosure import largest_leverage, rows_apart
-from vaneb.flower.exchange import Answer, Line
+from vaneb.flower.exchange import Answer, Channel
 from vaneb.flower.policy import Policy
 from vaneb.flower.privacy import epsilon_of, noise_for
 from vaneb.flower.settings import Settings
@@ -70,7 +70,7 @@ class Site:
         config |= {"policy": str(self.folder / "policy.toml"), "wards": self.wards}
         grid = LoopbackGrid({1: Node(config, name="north")}, settings)
         self.asked.append(grid)
-        (answer,) = Line(grid, 5.0).ask(kind, {1: question or {}})
+        (answer,) = Channel(grid, 5.0).ask(kind, {1: question or {}})
         return answer
 
     def refuses(
@@ -145,6 +145,9 @@ def test_an_honest_question_is_answered_and_written_down_first(site):
         # A response in which one row stands alone: the sum is what it has in another column.
         ({"formula": f"I(secret / {POLE}) ~ 1"}, "leverage of 1.00"),
         ({"formula": "exp(9 * secret) ~ dose"}, "leverage of 0.9|leverage of 1.00"),
+        # Two columns that part at fewer rows than a level must have.
+        ({"formula": f"response ~ {above(14)} + {above(16)}"}, "leverage of 1.00"),
+        ({"formula": f"response ~ {above(14)} + {above(18)} + dose"}, "leverage of (1.00|0.9)"),
         # A covariate that is zero but in one row once it is multiplied with another column.
         ({"formula": f"response ~ {above(19)} + secret + I(secret * {above(20)})"}, "leverage of 1.00"),
         ({"formula": f"secret ~ {above(19)} + I(secret * {above(20)}) + response"}, "leverage of 1.00"),
@@ -189,6 +192,22 @@ def test_the_sums_of_a_family_do_not_give_its_responses(site):
     assert site.ask(replace(gamma, formula="pay ~ dose")).content is not None
 
 
+def test_no_two_rows_are_compared_alone(site):
+    """Where no others are at risk together, the sums over events are the difference of two patients."""
+    rng, frame = np.random.default_rng(2), pd.read_csv(site.data)
+    frame["time"], frame["event"] = np.arange(1.0, N + 1), 1
+    frame.loc[7, "time"] = frame.time[6] + 1e-3
+    frame["entry"], frame["from_birth"] = frame.time - 1e-2, rng.uniform(0, 1, N)
+    frame.to_csv(site.data, index=False)
+    cox = replace(PLAIN, family="cox", form="sums")
+    alone = replace(cox, formula="Surv(entry, time, event) ~ dose + secret")
+    site.refuses(alone, "1 events with others at risk, and 2 rows; this site wants 5 and 10")
+    answer = site.ask(replace(cox, formula="Surv(I(time - 0.01), time, event) ~ dose + secret"))
+    assert answer.content is None
+    assert "takes columns of the data here" in (site.own / "errors.log").read_text()
+    assert site.ask(replace(cox, formula="Surv(from_birth, time, event) ~ dose")).content is not None
+
+
 def test_rows_are_told_apart_in_each_ward(site):
     """Two rows in each of three wards are six; each ward's sums differ by two."""
     rng = np.random.default_rng(5)
@@ -200,6 +219,13 @@ def test_rows_are_told_apart_in_each_ward(site):
     site.wards, sums = "ward", replace(PLAIN, form="sums")
     assert site.ask(sums).content is not None
     site.refuses(replace(sums, formula="response ~ dose + I(0 * lab)"), "2 rows differ from those of study")
+
+
+def test_levels_of_enough_rows_may_part(site):
+    """Five rows between two thresholds are as many as a level must have."""
+    assert site.ask(replace(PLAIN, formula=f"response ~ {above(14)} + {above(19)}")).content is not None
+    site.rules(rows_per_level=1)
+    assert site.ask(replace(PLAIN, formula=f"response ~ {above(14)} + {above(16)}")).content is not None
 
 
 def test_too_few_rows(site):

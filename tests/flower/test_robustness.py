@@ -22,11 +22,11 @@ from vaneb import InvalidOption, InvalidReport
 from vaneb.cli import app
 from vaneb.files import locked
 from vaneb.flower import checks, control, keys, processes
-from vaneb.flower.archive import Archive
+from vaneb.flower.archive import STEP, Archive
+from vaneb.flower.attendance import wait_for_nodes
 from vaneb.flower.evaluation import run_evaluation
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.one_shot import run_reports
-from vaneb.flower.roll import call_roll
 from vaneb.flower.secure import run_secure
 from vaneb.flower.settings import Settings
 
@@ -63,7 +63,7 @@ def test_a_registered_client_that_never_came_is_named(tmp_path):
     grid = federation(tmp_path, settings, 3)
     archive = Archive.open(tmp_path / "server", settings)
     archive.keep_registered({"c0": 1000, "c1": 1001, "c2": 1002, "late": 7})
-    outcome = run_reports(Line(grid, 5.0), settings, archive)
+    outcome = run_reports(Channel(grid, 5.0), settings, archive)
     assert outcome["absent"] == ["late"]
     (trouble,) = outcome["troubles"]
     assert trouble == {
@@ -73,11 +73,11 @@ def test_a_registered_client_that_never_came_is_named(tmp_path):
     }
     # If as many came as were wanted it is no trouble, but still said.
     fewer = replace(settings, nodes=3)
-    outcome = run_reports(Line(grid, 5.0), fewer, archive)
+    outcome = run_reports(Channel(grid, 5.0), fewer, archive)
     assert (outcome["absent"], outcome["troubles"]) == (["late"], [])
     grid.nodes.clear()
     with pytest.raises(InvalidReport, match=r"none of 4 has come within 0.1 seconds \(a, b\)"):
-        call_roll(grid, 4, 0.1, {"b": 1, "a": 2})
+        wait_for_nodes(grid, 4, 0.1, {"b": 1, "a": 2})
 
 
 class Killed(BaseException):
@@ -95,20 +95,20 @@ def test_a_server_killed_in_the_middle_of_a_fit_goes_on(tmp_path, mode):
         archive = Archive.open(folder / "server", settings)
         steps, keep = [], archive.keep_step
 
-        def counted(step):
-            keep(step)
-            steps.append(step["number"])
+        def counted(nodes, number, *question):
+            keep(nodes, number, *question)
+            steps.append(number)
             if len(steps) == kill_after:
                 raise Killed
 
         object.__setattr__(archive, "keep_step", counted)
-        line = Line(grid, 20.0)
+        channel = Channel(grid, 20.0)
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         try:
             if mode == "evaluate":
-                run_evaluation(line, settings, archive)
+                run_evaluation(channel, settings, archive)
             else:
-                run_secure(line, context, settings, archive)
+                run_secure(channel, context, settings, archive)
         except Killed:
             return steps, None
         return steps, archive.prior()
@@ -121,7 +121,7 @@ def test_a_server_killed_in_the_middle_of_a_fit_goes_on(tmp_path, mode):
     tolerance = {"atol": 1e-12} if mode == "evaluate" else {"atol": 2e-2}
     np.testing.assert_allclose(prior.atoms, expected.atoms, **tolerance)
     np.testing.assert_allclose(prior.weights, expected.weights, **tolerance)
-    assert Archive(parts / "server").step() is None
+    assert not (parts / "server" / STEP).exists()
 
 
 def test_a_run_has_no_limit_of_time_but_its_own():
@@ -158,10 +158,10 @@ def test_a_certificate_of_another_key_is_noticed(tmp_path):
 def test_the_end_of_a_certificate_is_said_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr(keys, "CLIENT_DAYS", 12)
     keys.make_keys(tmp_path, [], ["a"], server=False)
-    assert re.search(r"a\.crt: expires in 11 days", checks.expires_soon(tmp_path / "nodes" / "a.crt"))
+    assert re.search(r"a\.crt: expires in 11 days", keys.expires_soon(tmp_path / "nodes" / "a.crt"))
     monkeypatch.setattr(keys, "CLIENT_DAYS", 100)
     keys.make_keys(tmp_path, [], ["b"], server=False)
-    assert checks.expires_soon(tmp_path / "nodes" / "b.crt") == ""
+    assert keys.expires_soon(tmp_path / "nodes" / "b.crt") == ""
 
 
 def test_a_client_checks_its_policy_at_start(tmp_path, monkeypatch):

@@ -18,7 +18,8 @@ from vaneb import InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
 from vaneb.flower.client_app import Path
-from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.exchange import Channel, Lost
+from vaneb.flower.gaussian_steps import box_of, cover, first_population, settled
 from vaneb.flower.ledger import read_ledger
 from vaneb.flower.secure import (
     Scale,
@@ -31,12 +32,23 @@ from vaneb.flower.secure import (
     to_vector,
 )
 from vaneb.flower.settings import Settings
-from vaneb.flower.totals import box_of, cover, first_population, settled
 from vaneb.likelihood.expansion import modes_under
 from vaneb.npmle.pseudo_em import em_step, own_sums, pseudo_em
 
 GAUSSIAN = {"lower": "-2,-1", "upper": "2,2", "population": "gaussian"}
 BOX = {**GAUSSIAN, "precision_bound": 300.0, "atoms": 8, "population": "discrete"}
+TWO_ATOMS = np.zeros((2, 2)), np.full(2, 0.5)
+
+
+def sum_of(grid, atoms=TWO_ATOMS[0], weights=TWO_ATOMS[1]):
+    """One sum over all clients, at these atoms."""
+    return secure_sum(Channel(grid, 5.0), _context(), grid.settings, tuple(grid.nodes), atoms, weights, 1)
+
+
+def run(grid, folder, seconds=5.0):
+    """A whole run; its outcome."""
+    archive = Archive.open(folder / "server", grid.settings)
+    return run_secure(Channel(grid, seconds), _context(), grid.settings, archive)
 
 
 @pytest.mark.parametrize("likelihood", ["exact", "covariance"])
@@ -78,8 +90,7 @@ def test_secure_sums_arrive_masked_and_add_up(tmp_path):
         node: to_vector(own_sums(here.take(slice(k, k + 1)), atoms, weights), scale)
         for k, node in enumerate(grid.nodes)
     }
-    line = Line(grid, 20.0)
-    total, count, lost = secure_sum(line, _context(), grid.settings, tuple(grid.nodes), atoms, weights, 1)
+    total, count, lost = sum_of(grid, atoms, weights)
     assert (count, lost) == (5, {})
     step = 2 / levels_for(5)
     np.testing.assert_allclose(total, sum(parts.values()), atol=5 * step)
@@ -107,7 +118,7 @@ def test_secure_sums_arrive_masked_and_add_up(tmp_path):
 def test_a_secure_fit_is_the_plain_one_to_the_last_level(tmp_path):
     settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 4})
     grid = federation(tmp_path, settings, 5)
-    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run(grid, tmp_path, 20.0)
     assert outcome["served"] == [f"c{k}" for k in range(5)]
     first = cover(*box_of(settings), 8, seed=0)
     atoms, weights, _ = pseudo_em(central(grid, settings), first, np.full(8, 1 / 8), 4)
@@ -137,7 +148,7 @@ def test_no_atom_is_a_single_clients(tmp_path, monkeypatch):
     estimates = central(grid, settings).local_estimates()
     seen = []
     monkeypatch.setattr("vaneb.flower.secure.crowded", lambda *a: seen.append(a) or crowded(*a))
-    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run(grid, tmp_path, 20.0)
     assert outcome["served"] == ["c0", "c1", "c2"]
     # The fit has come to atoms of one client each ...
     atoms, weights, clients = seen[0]
@@ -155,7 +166,7 @@ def test_a_gaussian_population_from_sums_of_all_clients(tmp_path, likelihood):
     """EM on sums that all clients are in finds what EM on the clients themselves finds."""
     settings = settings_for(likelihood, mode="secure", **{**GAUSSIAN, "iterations": 30, "tol": 1e-3})
     grid = federation(tmp_path, settings, 5, atoms=False)
-    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run(grid, tmp_path, 20.0)
     assert outcome["served"] == [f"c{k}" for k in range(5)]
     clients, (mean, covariance) = central(grid, settings), first_population(settings)
     for _ in range(30):
@@ -179,7 +190,7 @@ def test_a_site_adds_to_no_sum_in_which_it_could_be_alone(tmp_path):
     settings = settings_for("covariance", mode="secure", **{**BOX, "iterations": 1})
     grid = federation(tmp_path, settings, 4, atoms=False)
     with pytest.raises(InvalidReport, match="0 clients left"):
-        run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+        run(grid, tmp_path, 20.0)
     entries = list(read_ledger(tmp_path / "c0"))
     assert "sums_at_atoms" in entries[-1]["reason"]
 
@@ -252,12 +263,12 @@ def test_different_questions_to_different_clients_are_noticed(tmp_path, change, 
     settings = settings_for("exact", mode="secure", **BOX)
     grid = federation(tmp_path, settings, 5)
     grid.nodes[1000].behave = to_the_victim(change)
-    line, question = Line(grid, 5.0), (cover(*box_of(settings), 4, seed=1), np.full(4, 0.25))
+    question = cover(*box_of(settings), 4, seed=1), np.full(4, 0.25)
     if change is other_atoms:
-        assert 1000 in secure_sum(line, _context(), grid.settings, tuple(grid.nodes), *question, 1).lost
+        assert 1000 in sum_of(grid, *question).lost
     else:
         with pytest.raises(Lost) as lost:
-            secure_sum(line, _context(), grid.settings, tuple(grid.nodes), *question, 1)
+            sum_of(grid, *question)
         assert (lost.value.reasons.keys() == {1000}) == (change is no_name)
     for name in who:
         assert words in (tmp_path / name / "errors.log").read_text()
@@ -273,7 +284,7 @@ def test_no_client_is_alone_in_its_box(tmp_path):
     for node in (1001, 1002, 1003, 1004):
         grid.nodes[node].settings = replace(settings, lower="50,50", upper="60,60")
     with pytest.raises(Lost):
-        secure_sum(Line(grid, 5.0), _context(), settings, tuple(grid.nodes), *first_population(settings), 1)
+        sum_of(grid, *first_population(settings))
     for name in ("c1", "c2", "c3", "c4"):
         assert "the question is not the one that was named" in (tmp_path / name / "errors.log").read_text()
         assert not list((tmp_path / name).glob("studies/*/release.json"))
@@ -325,7 +336,7 @@ def test_a_part_that_cannot_be_read_is_its_clients_trouble(tmp_path, stage, chan
     settings = settings_for("exact", mode="secure", **{**BOX, "iterations": 1})
     grid = federation(tmp_path, settings, 5)
     grid.nodes[1000].behave = spoiled(stage, change)
-    outcome = run_secure(Line(grid, 20.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run(grid, tmp_path, 20.0)
     assert [trouble["client"] for trouble in outcome["troubles"]] == ["c0"]
     assert "its part of the sum" in outcome["troubles"][0]["lost"]
     assert set(outcome["served"]) >= {"c1", "c2", "c3", "c4"}
@@ -338,15 +349,7 @@ def test_two_halves_cannot_be_told_different_stories(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 4)
         with pytest.raises(Lost):
-            secure_sum(
-                Line(grid, 5.0),
-                _context(),
-                grid.settings,
-                tuple(grid.nodes),
-                np.zeros((2, 2)),
-                np.full(2, 0.5),
-                1,
-            )
+            sum_of(grid)
     assert len(grid.errors) == 8
 
 
@@ -363,15 +366,7 @@ def test_both_masks_of_a_client_are_never_given(tmp_path):
     for node in grid.nodes.values():
         node.behave = to_the_victim(both)
     with pytest.raises(Lost):
-        secure_sum(
-            Line(grid, 5.0),
-            _context(),
-            grid.settings,
-            tuple(grid.nodes),
-            np.zeros((2, 2)),
-            np.full(2, 0.5),
-            1,
-        )
+        sum_of(grid)
     assert "both masks of a client" in (tmp_path / "c1" / "errors.log").read_text()
 
 
@@ -379,26 +374,13 @@ def test_a_sum_of_fewer_than_three_is_never_unmasked(tmp_path):
     settings = settings_for("exact", mode="secure", **BOX)
     assert [shares_needed(k) for k in (3, 4, 5, 10)] == [3, 3, 3, 7]
     with pytest.raises(InvalidReport, match="hides nobody"):
-        run_secure(
-            Line(federation(tmp_path, settings, 2), 5.0),
-            _context(),
-            settings,
-            Archive.open(tmp_path / "server", settings),
-        )
+        run(federation(tmp_path, settings, 2), tmp_path)
     # A server that proposes it is refused by every client.
     grid = federation(tmp_path, settings, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vaneb.flower.secure.shares_needed", lambda clients: 2)
         with pytest.raises(Lost):
-            secure_sum(
-                Line(grid, 5.0),
-                _context(),
-                grid.settings,
-                tuple(grid.nodes),
-                np.zeros((2, 2)),
-                np.full(2, 0.5),
-                1,
-            )
+            sum_of(grid)
     assert len(grid.errors) == 3
 
 
@@ -413,7 +395,7 @@ def test_a_client_lost_in_a_sum_is_named_and_the_fit_goes_on(tmp_path):
         return genuine(message) if asked < 4 else None
 
     grid.nodes[1004].behave = falls_silent
-    outcome = run_secure(Line(grid, 1.0), _context(), settings, Archive.open(tmp_path / "server", settings))
+    outcome = run(grid, tmp_path, 1.0)
     assert outcome["served"] == ["c0", "c1", "c2", "c3"]
     assert [trouble["client"] for trouble in outcome["troubles"]] == ["c4"]
     assert outcome["clients"] == 4
@@ -424,7 +406,7 @@ def test_in_mode_secure_nobody_gives_its_own_part_unmasked(tmp_path):
     grid = federation(tmp_path, settings, 3)
     question = {"kind": "sums", "atoms": np.zeros((2, 2)), "weights": np.full(2, 0.5)}
     for kind in ("evaluate", "report", "network"):
-        answers = list(Line(grid, 5.0).ask(kind, {node: question for node in grid.nodes}))
+        answers = list(Channel(grid, 5.0).ask(kind, {node: question for node in grid.nodes}))
         assert [answer.content for answer in answers] == [None, None, None]
         assert all("cannot do" in answer.reason for answer in answers)
     assert "only under a mask" in (tmp_path / "c0" / "errors.log").read_text()
@@ -435,9 +417,7 @@ def test_a_failure_under_secure_aggregation_tells_nothing(tmp_path):
     grid = federation(tmp_path, settings, 5)
     path = Path(grid.nodes[1000].node_config["data"])
     path.write_text(path.read_text() + "0.5,-31415.9265\n")
-    total, count, lost = secure_sum(
-        Line(grid, 5.0), _context(), settings, tuple(grid.nodes), np.zeros((2, 2)), np.full(2, 0.5), 1
-    )
+    total, count, lost = sum_of(grid)
     # The others' masks are lifted without it.
     assert count == 4
     assert lost == {1000: "its client app raised an error that it did not handle"}

@@ -18,7 +18,7 @@ from vaneb.cli import app
 from vaneb.files import locked
 from vaneb.flower import journal, keys, ledger, service, status
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.settings import Settings
 
 
@@ -151,7 +151,7 @@ def test_status_of_a_server(tmp_path, monkeypatch):
     keys.make_keys(files, ["localhost"], ["c0", "c1", "c2", "c3"])
     archive = Archive.open(folder, SETTINGS)
     archive.keep_registered({**{f"c{k}": 1000 + k for k in range(3)}, "c3": 1003})
-    run_reports(Line(federation(tmp_path, SETTINGS, 3), 5.0), SETTINGS, archive)
+    run_reports(Channel(federation(tmp_path, SETTINGS, 3), 5.0), SETTINGS, archive)
     status.keep_about(
         folder, role="server", address="0.0.0.0:9092", study="y ~ x", certificates=[files / "server.pem"],
         registers=[files / "nodes"],
@@ -177,7 +177,7 @@ def test_status_of_a_client_that_waits_for_a_person(tmp_path):
     policy = tmp_path / "policy.toml"
     policy.write_text("review = true\n")
     own = tmp_path / "c0"
-    list(Line(grid, 5.0).ask("report", {1000: {}}))
+    list(Channel(grid, 5.0).ask("report", {1000: {}}))
     status.keep_about(own, role="client", client="c0", server=["a:1"], policy=policy)
     found = json.loads(invoke("status", own, "--json", code=3))
     (study,) = found["studies"]
@@ -185,7 +185,7 @@ def test_status_of_a_client_that_waits_for_a_person(tmp_path):
     assert found["ledger"] == {"held": 1}
     assert f"study {study}: waits for 'vaneb federate release {study}'." in found["attention"]
     ledger.approve(own, study)
-    list(Line(grid, 5.0).ask("report", {1000: {}}))
+    list(Channel(grid, 5.0).ask("report", {1000: {}}))
     found = json.loads(invoke("status", own, "--json"))
     assert (found["waiting"], found["attention"]) == ([], [])
     said = "this system has no Landlock"

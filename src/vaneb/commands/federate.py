@@ -122,8 +122,8 @@ def init(
                 raise InvalidOption("--site: give its --data and the address of its --server (HOST:PORT).")
             new = service.init_site(folder, site, data, server, user)
         else:
-            study = service.Study(formula, family, nodes)
-            new = service.init_server(folder, host or [], port, study, user)
+            asked: dict[str, Any] = {"formula": formula, "family": family, "nodes": nodes}
+            new = service.init_server(folder, host or [], port, user, **asked)
         for path in new:
             print(path)
         complain(f"Read {folder / service.README} next.")
@@ -155,6 +155,7 @@ def server(
     with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import checks, control, door, journal, processes, status
+        from vaneb.flower import keys as federation_keys
         from vaneb.flower.archive import Archive
 
         if config is not None and not config.is_file():
@@ -213,7 +214,7 @@ def server(
                         )
                     )
                 for path in [] if insecure else [keys / "server.pem", *known.values()]:
-                    if warning := checks.expires_soon(path):
+                    if warning := federation_keys.expires_soon(path):
                         complain(warning)
                         log("warning", printable(warning))
                 log("listening", address=f"{host}:{port}", wanted=nodes)
@@ -276,6 +277,7 @@ def client(
     with errors_in_words(), private_files():
         _need_flower()
         from vaneb.flower import checks, journal, status, supernode
+        from vaneb.flower import keys as federation_keys
         from vaneb.flower.gate import client_context
 
         checks.check_name(name)
@@ -295,7 +297,7 @@ def client(
             checks.check_private_key(private)
             checks.check_certificate(certificate, "this client's certificate")
             checks.check_pair(certificate, private)
-            if warning := checks.expires_soon(certificate):
+            if warning := federation_keys.expires_soon(certificate):
                 complain(warning)
         folder = (folder or Path(name)).resolve()
         rules = checks.check_policy(policy, private_folder(folder), data)
@@ -392,10 +394,10 @@ def status(
     """
     with errors_in_words(as_json=as_json):
         _need_flower()
-        from vaneb.flower.status import status_of, told
+        from vaneb.flower.status import as_lines, status_of
 
         found = status_of(folder)
-        print(json.dumps(found, indent=1) if as_json else "\n".join(told(found)))
+        print(json.dumps(found, indent=1) if as_json else "\n".join(as_lines(found)))
         if found["attention"]:
             raise typer.Exit(ExitCode.NOT_CERTIFIED)
 

@@ -2,11 +2,12 @@
 
 settings        what a run is: formula, family, mode, privacy; the same on both sides
 wire            trees of numbers and text  <->  Flower's records, and files
-exchange, roll  the server asks, clients answer, whoever does not is named
+exchange        the server asks, clients answer; whoever is there, or not, is in ``attendance``
 forwarding      HTTP that passes on what is on a list: the server's ``door``, and the ``gate`` of each site
 client_app      what runs beside the data, with ``client_data`` and ``network_client``
 keeper          the process that has rows, policy and ledger; Flower runs ``messenger``, in a ``sandbox``
-policy, ledger  what a site answers, and what has left it
+policy, ledger  what a site answers, and what has left it; ``disclosure`` finds what that tells of single rows
+site_sums       what a site says of its rows; ``lossless`` fits populations to it
 agreement       clients of a secure sum tell each other which question they answer
 server_app      what runs at the coordinator: one of ``one_shot``, ``evaluation``, ``secure``, ``networks``
 archive         what outlives the server

@@ -13,17 +13,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt
+from flwr.common.secure_aggregation.secaggplus_constants import (
+    RECORD_KEY_CONFIGS,
+    RECORD_KEY_STATE,
+    Key,
+    Stage,
+)
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption
 from vaneb.flower.ledger import study_key
 from vaneb.flower.settings import Settings
-
-if TYPE_CHECKING:
-    from flwr.app import Context, Message
 
 #: Record of a message, and of a client's state, that names the question.
 RECORD, DIGEST = "vaneb.question", "sha256"
@@ -42,16 +47,11 @@ def digest_of(atoms: NDArray[np.float64], weights: NDArray[np.float64], settings
 
 def announce(message: Message, question: str) -> None:
     """At the server: name the question."""
-    from flwr.app import ConfigRecord
-
     message.content.config_records[RECORD] = ConfigRecord({DIGEST: question})
 
 
 def remembered(message: Message, context: Context) -> str:
     """At the client: the stage of a message, and in the first one a note of the question that it names."""
-    from flwr.app import ConfigRecord
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-
     stage = str(message.content.config_records[RECORD_KEY_CONFIGS][Key.STAGE])
     if stage == Stage.SETUP:
         record: Any = message.content.config_records.get(RECORD) or {}
@@ -64,9 +64,6 @@ def remembered(message: Message, context: Context) -> str:
 
 def sealed(reply: Message, context: Context, stage: str) -> Message:
     """At the client: what goes to the others, with the digest in each envelope."""
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-
     if stage == Stage.SHARE_KEYS:
         record: Any = reply.content.config_records[RECORD_KEY_CONFIGS]
         shared, own = _shared(context), _own(context)
@@ -79,9 +76,6 @@ def sealed(reply: Message, context: Context, stage: str) -> Message:
 
 def opened(message: Message, context: Context, stage: str) -> None:
     """At the client: open what the others have sent, if all speak of the same question."""
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-
     from vaneb.flower.secure import question_of
 
     if stage != Stage.COLLECT_MASKED_VECTORS:
@@ -106,7 +100,5 @@ def _own(context: Context) -> bytes:
 
 def _shared(context: Context) -> dict[int, bytes]:
     """Keys that this client shares with each of the others, from Flower's state."""
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
-
     state: Any = context.state.config_records[RECORD_KEY_STATE]
     return dict(zip(state["ss2_dict:K"], state["ss2_dict:V"], strict=True))

@@ -25,9 +25,12 @@ from vaneb.errors import InvalidOption
 from vaneb.files import private_folder, write_atomically
 from vaneb.flower import wire
 from vaneb.flower.settings import Settings
+from vaneb.likelihood.base import Array
 from vaneb.prior import Prior
 
 STEP, SHARED = "step.npz", "shared.json"
+#: Steps made, and the atoms and weights after them.
+Step = tuple[int, Array, Array]
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,18 @@ class Archive:
         path = self.folder / "registered.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
-    def keep_step(self, step: Mapping[str, Any]) -> None:
-        """Where a fit over many exchanges stands."""
-        wire.save(self.folder / STEP, step)
+    def keep_step(self, nodes: Iterable[int], number: int, atoms: Array, weights: Array) -> None:
+        """Where a fit to these nodes stands, which takes an exchange for each step."""
+        step = {"number": number, "atoms": atoms, "weights": weights}
+        wire.save(self.folder / STEP, {"nodes": [str(node) for node in nodes], **step})
 
-    def step(self) -> wire.Tree | None:
+    def step(self, nodes: Iterable[int]) -> Step | None:
+        """``None`` if no step was made, or of a fit to other nodes."""
         path = self.folder / STEP
-        return wire.load(path) if path.exists() else None
+        saved = wire.load(path) if path.exists() else None
+        if saved is None or sorted(map(int, saved["nodes"])) != sorted(nodes):
+            return None
+        return int(saved["number"]), saved["atoms"], saved["weights"]
 
     def reports(self) -> dict[int, wire.Tree]:
         """Saved answers by node."""

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import vaneb
 from vaneb.errors import InvalidOption, InvalidReport
@@ -21,12 +24,11 @@ from vaneb.flower.client_data import read_client
 from vaneb.flower.door import VERSION, clock_of
 from vaneb.flower.forwarding import HELLO
 from vaneb.flower.gate import proxy_for
-from vaneb.flower.keys import NAME, days_left, load_certificate, load_private_key, public_bytes
+from vaneb.flower.keys import NAME, load_certificate, load_private_key, public_bytes
 from vaneb.flower.policy import Policy
 from vaneb.flower.processes import LOOPBACK
 from vaneb.flower.sandbox import Sandbox, lacking, version, within_reach
 from vaneb.flower.settings import Settings
-from vaneb.flower.status import SOON
 from vaneb.grouped.frames import need_column
 
 if TYPE_CHECKING:
@@ -88,8 +90,6 @@ def check_wards(path: Path, column: str) -> None:
 
 def check_certificate(path: Path, whose: str) -> None:
     """A certificate that is valid now."""
-    from cryptography import x509
-
     if not path.is_file():
         raise InvalidOption(f"{path}: no such file ({whose}). Get it from the server's operator.")
     with _wrong(str(path), f"It should be {whose}, in PEM form."):
@@ -100,12 +100,6 @@ def check_certificate(path: Path, whose: str) -> None:
             f"{path}: expired on {end:%Y-%m-%d}. Renew it with 'vaneb federate keys "
             "--renew', or ask your authority for a new certificate."
         )
-
-
-def expires_soon(path: Path) -> str:
-    """A warning about a certificate that has few days left."""
-    days = days_left(path)
-    return f"{path}: expires in {days} days. Renew it: 'vaneb federate keys --renew'." if days < SOON else ""
 
 
 def check_policy(path: Path | None, folder: Path, data: Path) -> Path:
@@ -163,8 +157,6 @@ def check_reach(around: Sandbox, files: Sequence[Path], *, without: bool = False
 
 
 def check_private_key(path: Path) -> None:
-    from cryptography.hazmat.primitives import serialization
-
     if not path.is_file():
         raise InvalidOption(
             f"{path}: no such file (this client's private key). Make one with 'vaneb federate keys' or "
@@ -176,8 +168,6 @@ def check_private_key(path: Path) -> None:
 
 def register(folder: Path) -> dict[str, Path]:
     """Certificates of clients by name, each of them valid, each with a key of its own."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     found = {path.stem: path for path in sorted(folder.glob("*.crt"))}
     if not found:
         raise InvalidOption(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vaneb.errors import InvalidReport
-from vaneb.flower.sums import SiteSums
+from vaneb.flower.site_sums import SiteSums
 from vaneb.flower.wire import Tree
 from vaneb.reports import ClientReport
 

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Context, Message
@@ -43,7 +43,7 @@ from vaneb.flower.ledger import EXPANDED, Held, Study
 from vaneb.flower.policy import Policy, PolicyRefused
 from vaneb.flower.processes import SIMULATION
 from vaneb.flower.settings import SUMS, Settings
-from vaneb.flower.sums import Population, allowed, dispersion_of, own_halves, site_sums
+from vaneb.flower.site_sums import Population, allowed, dispersion_of, own_halves, site_sums
 from vaneb.likelihood.base import Likelihood
 from vaneb.local.fit import fit_clients
 
@@ -63,7 +63,7 @@ FAILURES: tuple[tuple[type[Exception], str], ...] = (
 
 
 @dataclass(frozen=True)
-class Place:
+class Site:
     """Where a site is: its name, its file, its folder, and the rules that hold there.
 
     ``wards`` is the column that tells its clients apart, if it has many.
@@ -79,14 +79,14 @@ class Place:
     wards: str = ""
 
     @classmethod
-    def of(cls, context: Context) -> Place:
+    def of(cls, context: Context) -> Site:
         settings = Settings.from_run_config(context.run_config)
         node = context.node_config
         if SIMULATION in os.environ:
-            place = json.loads(os.environ[SIMULATION])
+            simulated = json.loads(os.environ[SIMULATION])
             number = int(node.get("partition-id", 0))
-            own = Path(place["folder"]) / str(number)
-            return cls(settings, "", Path(place["data"]), own, None, place["column"], number)
+            own = Path(simulated["folder"]) / str(number)
+            return cls(settings, "", Path(simulated["data"]), own, None, simulated["column"], number)
         for name in ("data", "folder"):
             if not node.get(name):
                 raise InvalidOption(f"node config: {name} is missing. Start it with 'vaneb federate client'.")
@@ -108,61 +108,75 @@ class Place:
 
     def model(self) -> tuple[str, client_data.LocalModel]:
         """The site's name and its coded rows, of the clients of which the policy lets anything be said."""
-        name, model, _, _ = self._fitted()
-        return name, model.only(*allowed(model, self.policy))
+        coded = self._coded()
+        return coded.client, coded.model.only(*allowed(coded.model, self.policy))
 
     def whole(self) -> tuple[str, client_data.LocalModel]:
         """The same with all clients, for what stays here."""
-        name, model, _, _ = self._fitted()
-        return name, model
+        coded = self._coded()
+        return coded.client, coded.model
 
     def likelihood(self, atoms: int = 0) -> tuple[str, client_data.LocalModel, Likelihood]:
         """The same, and what is evaluated at so many of the server's atoms."""
         name, model = self.model()
-        _, _, likelihood, _ = self._fitted()
         if (study := self.study) is not None:
             rows = self.released(model)
             study.check_rows(rows)
             study.count(atoms)
             study.keep_rows(rows)
-        return name, model, likelihood()
+        return name, model, self._coded().likelihood()
 
     def released(self, model: client_data.LocalModel, *places: np.ndarray) -> Released:
         """The rows behind an answer, of expansions at these places (K, d); without any, at the own fit."""
-        _, whole, _, marks = self._fitted()
-        rows, settings = model.rows, self.settings
+        coded, rows, settings = self._coded(), model.rows, self.settings
+        here = np.isin(coded.model.kept, model.kept)
         halves = settings.mode == "reports" and settings.form == SUMS
         first = own_halves(model, self.policy) if halves else np.ones(len(rows.design), dtype=bool)
         design = np.hstack([rows.design, model.response])
         if settings.epsilon:  # under noise no sum of a column leaves
             told = design = design[:, :0]
         else:
-            told = model.columns_told(*(places or (fit_clients(rows, model.family).theta,)))
+            told = model.columns_told(*places) if places else coded.told()[here]
         named = [int.from_bytes(hashlib.sha256(str(one).encode()).digest()[:8]) for one in rows.ids]
         clients = np.array(named, np.uint64)[rows.client_of_row]
         besides = told[:, design.shape[1] :]
-        return Released(marks[np.isin(whole.kept, model.kept)], clients, design, first, besides)
+        return Released(coded.marks[here], clients, design, first, besides)
 
-    def _fitted(self) -> Any:
-        """Found once for a file as it is; a process that is asked again need not fit again."""
+    def _coded(self) -> Coded:
         about = self.data.stat()
-        return _fitted(self, about.st_mtime_ns, about.st_size)
+        return _coded(self, about.st_mtime_ns, about.st_size)
 
     def keep(self, name: str, content: bytes) -> None:
         write_atomically(private_folder(self.folder) / name, content)
 
 
+class Coded(NamedTuple):
+    """A site's rows, found once for a file as it is: a process that is asked again need not fit again."""
+
+    client: str
+    model: client_data.LocalModel
+    marks: np.ndarray
+    likelihood: Callable[[], Likelihood]
+    told: Callable[[], np.ndarray]
+    """Columns with which sums are told at the clients' own fits."""
+
+
 # At a site settings that change no answer must not fill the memory; a simulation has many clients.
 @functools.lru_cache(maxsize=4096 if SIMULATION in os.environ else 8)
-def _fitted(place: Place, changed: int, size: int) -> Any:
-    name, frame = client_data.read_client(place.data, place.column, place.number)
-    agreed = frame if place.policy is None else place.policy.agreed(frame, place.settings, place.wards)
-    model = client_data.local_model(agreed, place.settings, place.wards)
-    likelihood = functools.cache(lambda: client_data.local_likelihood(model, place.settings))
-    return place.client or name, model, likelihood, row_marks(frame.iloc[model.kept])
+def _coded(site: Site, changed: int, size: int) -> Coded:
+    name, frame = client_data.read_client(site.data, site.column, site.number)
+    agreed = frame if site.policy is None else site.policy.agreed(frame, site.settings, site.wards)
+    model = client_data.local_model(agreed, site.settings, site.wards)
+    return Coded(
+        site.client or name,
+        model,
+        row_marks(frame.iloc[model.kept]),
+        functools.cache(lambda: client_data.local_likelihood(model, site.settings)),
+        functools.cache(lambda: model.columns_told(fit_clients(model.rows, model.family).theta)),
+    )
 
 
-Handler = Callable[[wire.Tree, Place], dict[str, Any]]
+Handler = Callable[[wire.Tree, Site], dict[str, Any]]
 
 
 def sentence_for(error: Exception) -> str:
@@ -208,14 +222,14 @@ def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Me
             try:
                 question = wire.from_record(message.content)
                 token = str(question.pop(TOKEN, ""))
-                place = Place.of(context)
-                if place.settings.mode not in modes:
-                    raise InvalidOption(f"{handler.__name__}: not a question of mode {place.settings.mode}.")
-                study = place.study
+                site = Site.of(context)
+                if site.settings.mode not in modes:
+                    raise InvalidOption(f"{handler.__name__}: not a question of mode {site.settings.mode}.")
+                study = site.study
                 with known_names_only():
                     if study is not None:
                         study.begin()
-                    answer = handler(question, place)
+                    answer = handler(question, site)
                 if study is not None and tells:
                     answer = study.policy.rounded(answer)
                     study.release(handler.__name__, answer)
@@ -231,31 +245,31 @@ def guarded(*modes: str, tells: bool = True) -> Callable[[Handler], Callable[[Me
 
 @app.query("report")
 @guarded("reports")
-def report(question: wire.Tree, place: Place) -> dict[str, Any]:
+def report(question: wire.Tree, site: Site) -> dict[str, Any]:
     """Fit locally and answer with a report in the wire form; asked again, with the one that has left."""
-    mechanism, study = place.settings.privacy(), place.study
+    mechanism, study = site.settings.privacy(), site.study
     kept = None if study is None else study.kept()
     # Noise that is drawn twice protects half as much.
     if mechanism is not None and kept is not None:
         return kept
-    client, model = place.model()
+    client, model = site.model()
     if study is not None and mechanism is not None:
         if model.fewest_of_level or model.classes:
             raise PolicyRefused("formula: levels and classes have names, which no noise protects.")
         study.check_budget()
     answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
     places = []
-    if mechanism is None and place.settings.form == SUMS:
-        sums = site_sums(client, model, place.policy)
+    if mechanism is None and site.settings.form == SUMS:
+        sums = site_sums(client, model, site.policy)
         places.append(sums.parts[0].point)
         answer["report"] = sums.to_wire()
     else:
-        one = client_data.local_report(model, place.settings)[0]
+        one = client_data.local_report(model, site.settings)[0]
         if mechanism is not None:
             one = mechanism.release(one, np.random.default_rng())
             answer["design"] = ""
         answer["report"] = {**one.to_wire(), "id": client}
-    rows = place.released(model, *places)
+    rows = site.released(model, *places)
     if study is not None and not study.check_rows(rows) and kept is not None:
         return kept
     if study is not None:
@@ -267,23 +281,23 @@ def report(question: wire.Tree, place: Place) -> dict[str, Any]:
 
 @app.query("expand")
 @guarded("reports")
-def expand(question: wire.Tree, place: Place) -> dict[str, Any]:
+def expand(question: wire.Tree, site: Site) -> dict[str, Any]:
     """The report once more, about where the server's first population puts this client.
 
     Once in a study: asked again, with the answer that has left, whatever the server's population is then.
     """
-    settings, study = place.settings, place.study
+    settings, study = site.settings, site.study
     if settings.form != SUMS or settings.epsilon or settings.family == "gaussian":
         raise InvalidOption("expand: not a question of this run.")
     if study is not None and (kept := study.kept(EXPANDED)) is not None:
         return kept
-    client, model = place.model()
+    client, model = site.model()
     answer: dict[str, Any] = {"names": list(model.names), "design": model.design}
-    population = Population.of(question, len(model.names), (place.policy or Policy()).farthest)
-    sums = site_sums(client, model, place.policy, population)
+    population = Population.of(question, len(model.names), (site.policy or Policy()).farthest)
+    sums = site_sums(client, model, site.policy, population)
     answer["report"] = sums.to_wire()
     if study is not None:
-        rows = place.released(model, sums.parts[0].point)
+        rows = site.released(model, sums.parts[0].point)
         if study.kept() is None or not study.check_rows(rows, EXPANDED):
             raise PolicyRefused("expand: no report of these rows has left.")
         study.count()
@@ -294,37 +308,37 @@ def expand(question: wire.Tree, place: Place) -> dict[str, Any]:
 
 @app.query("evaluate")
 @guarded("evaluate", "secure")
-def evaluate(question: wire.Tree, place: Place) -> dict[str, Any]:
+def evaluate(question: wire.Tree, site: Site) -> dict[str, Any]:
     """Evaluate this client's likelihood at the server's atoms."""
     from vaneb.flower.evaluation import answer_evaluation
 
-    if place.settings.mode == "secure" and question.get("kind") != "describe":
+    if site.settings.mode == "secure" and question.get("kind") != "describe":
         raise InvalidOption("evaluate: in mode secure a client gives its part only under a mask.")
     atoms = question.get("atoms")
-    client, model, likelihood = place.likelihood(len(atoms) if isinstance(atoms, np.ndarray | list) else 0)
+    client, model, likelihood = site.likelihood(len(atoms) if isinstance(atoms, np.ndarray | list) else 0)
     return {"client": client, **answer_evaluation(question, likelihood, model)}
 
 
 @app.query("personalise")
 @guarded("reports", "evaluate", "secure", tells=False)
-def personalise(question: wire.Tree, place: Place) -> dict[str, Any]:
+def personalise(question: wire.Tree, site: Site) -> dict[str, Any]:
     """Find the posterior of each of this site's clients from the prior; nothing of it is told."""
     from vaneb.flower.personalise import keep_results, own_posterior
 
-    if place.settings.mode == "reports":
+    if site.settings.mode == "reports":
         # Whether there is a posterior is an answer, too: not for every model, nor without end.
-        place.model()
-        if (study := place.study) is not None:
+        site.model()
+        if (study := site.study) is not None:
             study.count()
-        client, model = place.whole()
-        likelihood = client_data.own_likelihood(model, dispersion_of(question, place.settings))
+        client, model = site.whole()
+        likelihood = client_data.own_likelihood(model, dispersion_of(question, site.settings))
     else:
-        client, model, likelihood = place.likelihood()
-    most = (place.policy or Policy()).atoms
-    private = place.settings.epsilon > 0
-    ids = () if place.wards else (client,)
+        client, model, likelihood = site.likelihood()
+    most = (site.policy or Policy()).atoms
+    private = site.settings.epsilon > 0
+    ids = () if site.wards else (client,)
     found = own_posterior(question, model, likelihood, most, ids, private=private)
-    keep_results(place.folder, client, found, many=bool(place.wards))
+    keep_results(site.folder, client, found, many=bool(site.wards))
     return {"kept": True}
 
 
@@ -337,10 +351,10 @@ def in_a_crowd(message: Message, context: Context, call_next: Callable[..., Mess
     from vaneb.flower.secure import check_crowd
 
     def check() -> None:
-        place = Place.of(context)
-        if place.settings.mode != "secure":
-            raise InvalidOption(f"secure: not a question of mode {place.settings.mode}.")
-        if (study := place.study) is not None:
+        site = Site.of(context)
+        if site.settings.mode != "secure":
+            raise InvalidOption(f"secure: not a question of mode {site.settings.mode}.")
+        if (study := site.study) is not None:
             study.begin()
         check_crowd(message.content)
 
@@ -375,11 +389,11 @@ def secure(message: Message, context: Context) -> Message:
     from vaneb.flower.secure import as_answer, own_vector, question_of
 
     def part() -> Any:
-        place = Place.of(context)
+        site = Site.of(context)
         atoms, weights = question_of(message.content)
-        _, _, likelihood = place.likelihood(len(atoms))
-        vector = own_vector(atoms, weights, likelihood, place.settings, place.policy)
-        if (study := place.study) is not None:
+        _, _, likelihood = site.likelihood(len(atoms))
+        vector = own_vector(atoms, weights, likelihood, site.settings, site.policy)
+        if (study := site.study) is not None:
             study.release("secure", {"under a mask": vector})
         return as_answer(vector)
 
@@ -388,11 +402,11 @@ def secure(message: Message, context: Context) -> Message:
 
 @app.query("network")
 @guarded("network")
-def network(question: wire.Tree, place: Place) -> dict[str, Any]:
+def network(question: wire.Tree, site: Site) -> dict[str, Any]:
     """One of the engine's tasks, on this client's data and with its own state."""
     from vaneb.flower.network_client import count_images, run_task
 
-    if place.policy is not None and (study := place.study) is not None:
-        place.policy.check_size(count_images(place.data))
+    if site.policy is not None and (study := site.study) is not None:
+        site.policy.check_size(count_images(site.data))
         study.count()
-    return run_task(question, place.settings, place.data, place.folder, place.client)
+    return run_task(question, site.settings, site.data, site.folder, site.client)

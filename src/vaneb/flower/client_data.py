@@ -17,9 +17,11 @@ from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.disclosure import products, weighted_columns
 from vaneb.flower.settings import Settings
 from vaneb.grouped.frames import as_pandas, canonical_order, client_ids, need_column
+from vaneb.grouped.syntax import Name
 from vaneb.likelihood.base import Likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.local.families import Family
+from vaneb.local.family.base import SURVIVAL
 from vaneb.reports import Reports
 from vaneb.semidefinite import standard_errors
 
@@ -130,6 +132,11 @@ def local_model(frame: pd.DataFrame, settings: Settings, column: str = "") -> Lo
         need_column(data, column, "--client")
     reserved = [own, *([offset] if offset else [])]
     formula = parse(settings.formula, data, reserved, allow=("survival", "trials"))
+    if formula.kind == SURVIVAL and not all(isinstance(node, Name) for node in formula.responses):
+        raise InvalidOption(
+            "formula: Surv(...) takes columns of the data here, not numbers made of them: by a time of entry "
+            "just before the time a server would choose which rows are at risk together."
+        )
     if column in formula.columns:
         raise InvalidOption(f"formula: leave out {column}, which tells the clients of this site apart.")
     # Results do not depend on how rows came; nor does which of them make up a half.

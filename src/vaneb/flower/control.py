@@ -16,6 +16,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.utils import simulation_config_from_json
+
 from vaneb.flower.keys import load_certificate, public_bytes
 from vaneb.flower.processes import (
     LOOPBACK,
@@ -36,9 +50,6 @@ LOOK = 5.0
 
 @contextlib.contextmanager
 def _client(link: Link) -> Iterator[Any]:
-    from flwr.supercore.control import ControlHttpClient
-    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
     authority = link.security.authority
     with _without_proxy():
         client = ControlHttpClient.from_server_address(
@@ -72,8 +83,6 @@ def register_nodes(link: Link, certificates: Mapping[str, Path]) -> dict[str, in
 
     What the SuperLink knew before counts only if it is the same key under the same name.
     """
-    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
-
     wanted = {name: public_bytes(load_certificate(path.read_bytes())) for name, path in certificates.items()}
     ids: dict[str, int] = {}
     with _client(link) as client:
@@ -93,8 +102,6 @@ def register_nodes(link: Link, certificates: Mapping[str, Path]) -> dict[str, in
 
 def _stop_runs(client: Any) -> None:
     """End runs of a server that was killed: nobody waits for answers to their questions any more."""
-    from flwr.proto.control_pb2 import ListRunsRequest, StopRunRequest
-
     for run, about in client.ListRuns(ListRunsRequest()).run_dict.items():
         if about.status.status != "finished":
             client.StopRun(StopRunRequest(run_id=run))
@@ -114,11 +121,6 @@ def run_app(
     ``bundle`` is the app, ours by default.  ``simulation`` has Flower's options of one, such as
     ``num_supernodes``.
     """
-    from flwr.common.serde import fab_to_proto, user_config_to_proto
-    from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest
-    from flwr.supercore.fab import Fab
-    from flwr.supercore.utils import simulation_config_from_json
-
     outcome.unlink(missing_ok=True)
     content = app_bundle() if bundle is None else bundle
     fab = Fab(hashlib.sha256(content).hexdigest(), content, {})

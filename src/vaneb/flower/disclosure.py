@@ -36,6 +36,8 @@ Array = NDArray[np.float64]
 STEP = 2.0**-10
 #: Smaller than this, beside the column that it comes from, is what rounding leaves.
 ROUNDING = 1e-8
+#: More columns besides the model's than these are not looked at: a server must not say how long a site works.
+MOST = 200
 #: Columns whose smallest part of their own is below this, and yet not nothing, part in their last digits.
 PARTING = 1e-7
 
@@ -53,18 +55,19 @@ def products(design: Design, used: pd.DataFrame, columns: Array) -> Array:
 
     ones = np.column_stack([np.ones(len(columns)), columns])
     basis = _basis(ones)
-    found = [np.zeros((len(columns), 0))]
+    own = basis.shape[1]
     for name in dict.fromkeys([*design.formula.columns, *([design.offset] if design.offset else [])]):
         number = pd.api.types.is_numeric_dtype(used[name].dtype)
         spread = float(np.std(used[name].to_numpy(dtype=np.float64))) if number else 0.0
         if not 0 < spread < np.inf or _only_levels(design, name):
             continue
         step = 2.0 ** np.floor(np.log2(STEP * spread))
-        change = _change(design, used, name, step, columns)
-        with np.errstate(all="ignore"):
-            told = _changes_of_products(ones, np.column_stack([np.zeros(len(change)), change])) / step
-        found.append(_besides(basis, told))
-    return _besides(basis, np.hstack(found))
+        change = np.column_stack([np.zeros(len(columns)), _change(design, used, name, step, columns)])
+        for told in _changes_of_products(ones, change):
+            basis = np.hstack([basis, _besides(basis, told / step)])
+            if basis.shape[1] > own + MOST:
+                raise InvalidReport(f"formula: more than {MOST} sums of products. Use fewer interactions.")
+    return basis[:, own:]
 
 
 def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
@@ -76,14 +79,13 @@ def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
         return np.zeros((len(rows.design), 0))
     index = family.index(theta[rows.client_of_row], rows.design, rows.offset).reshape(len(rows.design), -1)
     moved = []
-    if family.takes == "numbers":
+    if family.takes == "numbers" or np.ptp(rows.weight) > 0:  # a share of trials is a number, too
         step = STEP * (float(np.std(rows.response)) or 1.0)
         moved.append((index, rows.response + step, step))
     if np.ptp(rows.offset) > 0:
         step = STEP * float(np.std(rows.offset))
         moved.append((index + step, rows.response, step))
     x = rows.design
-    pairs = np.stack([x[:, a] * x[:, b] for a in range(x.shape[1]) for b in range(a + 1)], axis=1)
     now, columns = family.derivatives(index, rows.response), [np.zeros((len(x), 0))]
     for place, response, step in moved:
         loss, slope, curvature = (
@@ -92,9 +94,10 @@ def weighted_columns(rows: GroupedRows, family: Family, theta: Array) -> Array:
         )
         columns.append(loss[:, None])
         columns += [slope[:, [c]] * x for c in range(slope.shape[1])]
-        columns += [
-            curvature[:, c, [e]] * pairs for c in range(curvature.shape[1]) for e in range(curvature.shape[2])
-        ]
+        if curvature.any():  # of a canonical family it does not depend on the response
+            lower = np.tril_indices(x.shape[1])
+            pairs, classes = x[:, lower[0]] * x[:, lower[1]], range(curvature.shape[1])
+            columns += [curvature[:, c, [e]] * pairs for c in classes for e in classes]
     return _besides(_basis(np.column_stack([np.ones(len(x)), x])), np.hstack(columns))
 
 
@@ -139,14 +142,17 @@ def _coded(design: Design, frame: pd.DataFrame, columns: Array) -> Array:
     return np.column_stack([covariates, response])
 
 
-def _changes_of_products(columns: Array, change: Array) -> Array:
+def _changes_of_products(columns: Array, change: Array) -> Iterator[Array]:
+    """For each column that changes, what its products with all columns change by."""
     moved = np.flatnonzero(np.abs(change).max(axis=0, initial=0.0) > 0)
-    found = [np.zeros((len(columns), 0))]
     for a in moved:
         later = np.setdiff1d(np.arange(columns.shape[1]), moved[moved < a])
-        other, also = columns[:, later], change[:, later]
-        found.append(change[:, [a]] * (other + also) + columns[:, [a]] * also)
-    return np.hstack(found)
+        with np.errstate(all="ignore"):
+            other, also = columns[:, later], change[:, later]
+            told = change[:, [a]] * (other + also) + columns[:, [a]] * also
+        yield told[
+            :, np.abs(told).max(axis=0, initial=0.0) > 0
+        ]  # two levels of a factor have no rows in common
 
 
 def _basis(columns: Array) -> Array:
@@ -179,11 +185,40 @@ def largest_leverage(columns: Array) -> float:
     return float((_basis(columns) ** 2).sum(axis=1).max(initial=0.0))
 
 
+def leverage_together(columns: Array, most: int) -> float:
+    """Largest leverage of up to ``most`` rows together: 1 if a combination of columns is zero in all others.
+
+    Found from each row that may be one of them by those with which it goes together most.
+    """
+    basis = _basis(columns)
+    own, found = (basis**2).sum(axis=1), 0.0
+    if most < 1:
+        return found
+    # Of rows that are all of a combination, one has at least their mean leverage.
+    for i in np.flatnonzero(own >= (1 - 1e-6) / most):
+        near = np.argsort(-np.abs(basis @ basis[i]), kind="stable")[:most]
+        found = max(found, float(np.linalg.norm(basis[near], 2) ** 2))
+    return found
+
+
 def part_in_last_digits(columns: Array) -> bool:
     """Whether columns are all but the same: what they tell apart is hidden from ``products``."""
     values = np.linalg.svd(_scaled(columns), compute_uv=False)
     least = values.max(initial=0.0) * max(columns.shape) * np.finfo(float).eps
     return bool(((values > least) & (values < PARTING * values.max(initial=0.0))).any())
+
+
+def compared(survival: Array) -> tuple[int, int]:
+    """Events (of entry, time, event; (N, 3)) at which others are at risk, and rows that are at risk then.
+
+    Sums over times are made of these alone.
+    """
+    entry, time = np.sort(survival[:, 0]), np.sort(survival[:, 1])
+    events = np.sort(survival[survival[:, 2] > 0, 1])
+    at_risk = len(time) - np.searchsorted(time, events) - (len(entry) - np.searchsorted(entry, events))
+    told = events[at_risk > 1]
+    first, last = (np.searchsorted(told, survival[:, k], side="right") for k in (0, 1))
+    return len(told), int((last > first).sum())
 
 
 # ---------------------------------------------------------------- what has left

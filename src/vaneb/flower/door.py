@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from flwr.proto import fleet_pb2, message_pb2
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from google.protobuf.message import DecodeError
 
 import vaneb
 from vaneb.errors import VanebError
@@ -51,9 +54,6 @@ class Belongings:
 
     def check(self, name: str, request: Request) -> None:
         """Refuse what is about another client's messages; note what this one announces."""
-        from flwr.proto import fleet_pb2, message_pb2
-        from google.protobuf.message import DecodeError
-
         call = request.path.removeprefix(FLEET)
         forms: dict[str, Any] = {
             "push-messages": fleet_pb2.PushMessagesRequest,
@@ -78,9 +78,6 @@ class Belongings:
 
     def note_sent(self, name: str, answer: Answer) -> None:
         """Note the messages in an answer to a client."""
-        from flwr.proto.fleet_pb2 import PullMessagesResponse
-        from google.protobuf.message import DecodeError
-
         with contextlib.suppress(DecodeError):
             _note(self.sent, name, PullMessagesResponse.FromString(answer.body).message_object_trees)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from vaneb.errors import InvalidReport
-from vaneb.flower.archive import Archive
+from vaneb.flower.archive import Archive, Step
+from vaneb.flower.attendance import Attendance
 from vaneb.flower.claims import read_names
 from vaneb.flower.client_data import LocalModel
-from vaneb.flower.exchange import Line, Lost
+from vaneb.flower.exchange import Channel, Lost
 from vaneb.flower.one_shot import FEWEST
 from vaneb.flower.personalise import Fitted, run_at_clients
-from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree, check_array
 from vaneb.likelihood.base import Array, Likelihood
@@ -50,22 +50,27 @@ def answer_evaluation(question: Tree, likelihood: Likelihood, model: LocalModel)
 # ---------------------------------------------------------------- at the server
 
 
-def run_evaluation(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
+def run_evaluation(channel: Channel, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Fit without reports, then let every client find its own posterior."""
     return run_at_clients(
-        line, settings, archive, lambda roll: Fitted(fit_who_stays(line, settings, roll, archive))
+        channel,
+        settings,
+        archive,
+        lambda attendance: Fitted(fit_who_stays(channel, settings, attendance, archive)),
     )
 
 
-def fit_who_stays(line: Line, settings: Settings, roll: Roll, archive: Archive | None = None) -> Prior:
+def fit_who_stays(
+    channel: Channel, settings: Settings, attendance: Attendance, archive: Archive | None = None
+) -> Prior:
     """The prior; a client that is lost on the way is left out, and the fit begins again without it."""
-    nodes = tuple(roll.names)
+    nodes = tuple(attendance.names)
     while len(nodes) >= FEWEST:
         try:
-            return fit_remote(line, nodes, settings, archive)
+            return fit_remote(channel, nodes, settings, archive)
         except Lost as error:
             for node, reason in error.reasons.items():
-                roll.lose(node, reason)
+                attendance.lose(node, reason)
             nodes = tuple(node for node in nodes if node not in error.reasons)
     raise InvalidReport(
         f"clients: {len(nodes)} left, but a population needs {FEWEST}. Start more clients, "
@@ -74,36 +79,20 @@ def fit_who_stays(line: Line, settings: Settings, roll: Roll, archive: Archive |
 
 
 def fit_remote(
-    line: Line, nodes: tuple[int, ...], settings: Settings, archive: Archive | None = None
+    channel: Channel, nodes: tuple[int, ...], settings: Settings, archive: Archive | None = None
 ) -> Prior:
-    """The prior of clients behind a line, by Algorithm 1 at one exchange a step.
+    """The prior of clients behind a channel, by Algorithm 1 at one exchange a step.
 
     The ``archive`` knows where it stands, so that a server that was killed goes on from there.
     """
-    names = described(line, nodes, settings)
-    remote = RemoteClients(line, nodes, names)
-    steps = None if archive is None else Steps(archive, nodes)
-    atoms, weights = algorithm_1(remote, remote.sums, settings.iterations, settings.tol, settings.seed, steps)
+    names = described(channel, nodes, settings)
+    remote = RemoteClients(channel, nodes, names)
+    begun = None if archive is None else archive.step(nodes)
+    keep = None if archive is None else partial(archive.keep_step, nodes)
+    atoms, weights = algorithm_1(
+        remote, remote.sums, settings.iterations, settings.tol, settings.seed, begun=begun, keep=keep
+    )
     return Prior(atoms, weights, None, names, len(nodes))
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Steps of a fit to these nodes, kept as they are made."""
-
-    archive: Archive
-    nodes: tuple[int, ...]
-
-    def last(self) -> tuple[int, Array, Array] | None:
-        """Steps made, atoms and weights; ``None`` if there are none, or they are of other nodes."""
-        saved = self.archive.step()
-        if saved is None or sorted(map(int, saved["nodes"])) != sorted(self.nodes):
-            return None
-        return int(saved["number"]), saved["atoms"], saved["weights"]
-
-    def keep(self, number: int, atoms: Array, weights: Array) -> None:
-        nodes = [str(node) for node in self.nodes]
-        self.archive.keep_step({"nodes": nodes, "number": number, "atoms": atoms, "weights": weights})
 
 
 def algorithm_1(
@@ -112,29 +101,32 @@ def algorithm_1(
     iterations: int,
     tol: float = 1e-4,
     seed: int = 0,
-    steps: Steps | None = None,
+    *,
+    begun: Step | None = None,
+    keep: Callable[[int, Array, Array], None] | None = None,
 ) -> tuple[Array, Array]:
     """Algorithm 1 in ``iterations`` + 2 exchanges: atoms (m, d) and weights (m,).
 
     ``clients`` are a likelihood, here or elsewhere.  Atoms at their estimates, NPMLE weights over them, then
     steps of pseudo-EM; what ``VANEB(solver="pseudo-em")`` does in one place, without its certificate.
+
+    It goes on from the step that was ``begun``, and each step is given to ``keep``.
     """
-    begun = None if steps is None else steps.last()
     if begun is None:
         rng = np.random.default_rng(seed)
         begun = 0, *weighed_estimates(clients, completed_estimates(clients), tol, rng)
     first, atoms, weights = begun
     for number in range(first, iterations):
         atoms, weights = em_step(sums(atoms, weights), atoms)
-        if steps is not None:
-            steps.keep(number + 1, atoms, weights)
+        if keep is not None:
+            keep(number + 1, atoms, weights)
     return atoms, weights
 
 
-def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[str, ...]:
+def described(channel: Channel, nodes: tuple[int, ...], settings: Settings) -> tuple[str, ...]:
     """Names of the parameters, which all clients must share; ``Lost`` names those that have others."""
     questions = {node: {"kind": "describe"} for node in nodes}
-    answers = line.ask_all("evaluate", questions, about="describe")
+    answers = channel.ask_all("evaluate", questions, about="describe")
     kinds = {node: (read_names(a.get("names")), str(a.get("design"))[:100]) for node, a in answers.items()}
     if unreadable := {node: "names: expected a list of text" for node, kind in kinds.items() if not kind[0]}:
         raise Lost(unreadable)
@@ -151,7 +143,7 @@ def described(line: Line, nodes: tuple[int, ...], settings: Settings) -> tuple[s
 
 @dataclass(frozen=True)
 class RemoteClients:
-    """K clients behind a line, as Algorithm 1 sees them: each of its questions is an exchange.
+    """K clients behind a channel, as Algorithm 1 sees them: each of its questions is an exchange.
 
     Parameters
     ----------
@@ -159,7 +151,7 @@ class RemoteClients:
     names : of the d parameters.
     """
 
-    line: Line
+    channel: Channel
     nodes: tuple[int, ...]
     names: tuple[str, ...]
 
@@ -189,7 +181,7 @@ class RemoteClients:
         return self._ask({"kind": "local"})
 
     def _ask(self, question: Mapping[str, Any]) -> dict[int, Tree]:
-        return self.line.ask_all("evaluate", dict.fromkeys(self.nodes, question), about=question["kind"])
+        return self.channel.ask_all("evaluate", dict.fromkeys(self.nodes, question), about=question["kind"])
 
     def _stack(self, answers: dict[int, Tree], key: str, shape: tuple[int, ...]) -> Array:
         """(K, *shape) in the order of ``nodes``; ``Lost`` names clients that sent something else."""

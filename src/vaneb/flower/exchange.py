@@ -89,7 +89,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Line:
+class Channel:
     """The way to the clients: a grid, the time an exchange may take, and a count of what passed."""
 
     grid: Grid

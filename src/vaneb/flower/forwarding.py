@@ -244,19 +244,19 @@ class _Listener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         number, address = self._accept()  # type: ignore[attr-defined]
-        line = _Accepted(self, address[0], self.family, self.type, self.proto, number)
+        connection = _Accepted(self, address[0], self.family, self.type, self.proto, number)
         full = self.open.total() > MOST_SOCKETS
         if self.open[address[0]] > MOST_OF_ADDRESS or (full and not self.silent):
-            line.close()
+            connection.close()
             raise ConnectionAbortedError
         if full:
             oldest = next(iter(self.silent))
             del self.silent[oldest]
             with contextlib.suppress(OSError):  # it may have gone by itself
                 oldest.shutdown(socket.SHUT_RDWR)
-        self.silent[line] = None
-        line.setblocking(False)
-        return line, address
+        self.silent[connection] = None
+        connection.setblocking(False)
+        return connection, address
 
 
 class _Accepted(socket.socket):

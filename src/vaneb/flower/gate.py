@@ -29,6 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.common.serde import user_config_to_proto
+from flwr.proto.fab_pb2 import Fab, GetFabResponse
+from flwr.proto.run_pb2 import GetRunResponse
+from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
 
 from vaneb.flower import forwarding, keys, processes
 from vaneb.flower.forwarding import FLEET, PROTOBUF, Answer, Forwarder, Meter, Refused, Request
@@ -57,7 +63,6 @@ class Gate:
     def before(self, request: Request) -> Answer | None:
         if request.path != FLEET + "get-fab":
             return None
-        from flwr.proto.fab_pb2 import Fab, GetFabResponse
 
         fab = Fab(hash_str=self._hash, content=self.app, verifications=self._signed())
         return Answer(200, {"content-type": PROTOBUF}, GetFabResponse(fab=fab).SerializeToString())
@@ -75,9 +80,6 @@ class Gate:
 
     def own_run(self, content: bytes) -> bytes:
         """The run that the server speaks of, as a run of the installed app."""
-        from flwr.common.serde import user_config_to_proto
-        from flwr.proto.run_pb2 import GetRunResponse
-
         try:
             response = GetRunResponse.FromString(content)
         except Exception:
@@ -107,14 +109,10 @@ class Gate:
     @cached_property
     def _signer(self) -> Any:
         """A key of this gate's own, which is never written down."""
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-
         return ed25519.Ed25519PrivateKey.generate()
 
     def _signed(self) -> dict[str, str]:
         """The installed app's signature, as Flower's trusted entities give it."""
-        from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
-
         now = int(time.time())
         signature = self._signer.sign(create_message_to_sign(bytes.fromhex(self._hash), now))
         text = base64.urlsafe_b64encode(signature).decode()
@@ -122,8 +120,6 @@ class Gate:
 
     def trusted(self) -> str:
         """For ``--trusted-entities``: a SuperNode runs what this gate has signed, and nothing else."""
-        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
         public = self._signer.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         return f"{SIGNER}: '{public.decode()}'\n"
 

@@ -77,25 +77,25 @@ class Keeper:
         for name in (RESULT,) if settings.mode == "network" else (POPULATION, TABLE, PAGE, RESULT):
             write_atomically(own / name, (folder / name).read_bytes())
 
-    def serve(self, door: socket.socket) -> None:
+    def serve(self, listener: socket.socket) -> None:
         """One question after the other."""
         from vaneb.flower.client_app import Failed, sentence_for
         from vaneb.flower.mailbox import receive, send
 
         while True:
-            line, _ = door.accept()
-            line.settimeout(PATIENCE)
+            connection, _ = listener.accept()
+            connection.settimeout(PATIENCE)
             # An app that goes away, or sends what is no question, is no reason to end.
-            with line, contextlib.suppress(OSError):
+            with connection, contextlib.suppress(OSError):
                 try:
-                    message, header = receive(line)
+                    message, header = receive(connection)
                     answer = self.answer(message, dict(header["run_config"]))
                 except Failed as failed:
-                    send(line, None, failed=str(failed))
+                    send(connection, None, failed=str(failed))
                 except Exception as error:
-                    send(line, None, failed=sentence_for(error))
+                    send(connection, None, failed=sentence_for(error))
                 else:
-                    send(line, answer)
+                    send(connection, answer)
 
 
 @contextlib.contextmanager
@@ -106,19 +106,19 @@ def open_keeper(
     # A socket's path has at most a hundred letters, so it cannot be in any folder.  This one is 0700.
     with (
         tempfile.TemporaryDirectory(prefix="vaneb-") as place,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
     ):
         address = f"{place}/keeper"
-        door.bind(address)
-        door.listen(16)
-        command = [sys.executable, "-m", __name__, str(door.fileno()), json.dumps(dict(node_config))]
+        listener.bind(address)
+        listener.listen(16)
+        command = [sys.executable, "-m", __name__, str(listener.fileno()), json.dumps(dict(node_config))]
         home = folder / "flower"
         with processes.process(
             command,
             home / "keeper.log",
             processes.environment(home),
             sandbox=Sandbox(ports=()),
-            files=[door.fileno()],
+            files=[listener.fileno()],
         ) as child:
             yield child, address
 

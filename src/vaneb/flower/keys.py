@@ -19,6 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509 import SubjectAlternativeName
+from cryptography.x509.oid import NameOID
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
 from vaneb.errors import InvalidOption
 from vaneb.files import private_files, private_folder, write_atomically
 
@@ -27,6 +34,8 @@ HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 #: Of a trial's authority and server, and of a client's certificate, which its institution renews.
 DAYS, CLIENT_DAYS = 90, 365
 ISSUER = "vaneb trial authority"
+#: Days before the end of a certificate from which on it is said.
+SOON = 30
 
 
 def make_keys(
@@ -53,9 +62,6 @@ def make_keys(
 
 def _client(folder: Path, name: str) -> list[Path]:
     """A client's key, if it has none, and its certificate."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     private, public = folder / name, folder / f"{name}.crt"
     new: list[Path] = []
     if not private.exists():
@@ -98,10 +104,6 @@ def renew_server(folder: Path) -> list[Path]:
 
     The authority keeps its key, so that clients with its old certificate trust the new ones as well.
     """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509 import SubjectAlternativeName
-
     for name in ("ca.crt", "ca.key", "server.pem"):
         if not (folder / name).is_file():
             raise InvalidOption(
@@ -130,11 +132,17 @@ def days_left(path: Path) -> int:
     return (end - datetime.datetime.now(datetime.UTC)).days
 
 
+def expires_soon(path: Path, days: int | None = None) -> str:
+    """A warning about a certificate that has few ``days`` left, or none; empty if there is nothing to say."""
+    left = days_left(path) if days is None else days
+    if left >= SOON:
+        return ""
+    when = "has expired" if left < 0 else f"expires in {left} days"
+    return f"{path}: {when}. Renew it: 'vaneb federate keys --renew'."
+
+
 def loopback_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     """A new certificate for 127.0.0.1 and its key, for connections within this machine."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     private_folder(folder)
     certificate, secret = folder / f"{name}.crt", folder / f"{name}.key"
     key = ec.generate_private_key(ec.SECP256R1())
@@ -145,22 +153,16 @@ def loopback_certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 def load_private_key(path: Path) -> Any:
     """A client's private key, as ssh-keygen or ``make_keys`` writes it."""
-    from cryptography.hazmat.primitives import serialization
-
     return serialization.load_ssh_private_key(path.read_bytes(), None)
 
 
 def as_pkcs8(path: Path) -> bytes:
     """The same in the form that OpenSSL reads."""
-    from cryptography.hazmat.primitives import serialization
-
     return _encoded(load_private_key(path), serialization.PrivateFormat.PKCS8)
 
 
 def load_certificate(content: bytes) -> Any:
     """A certificate from PEM or DER."""
-    from cryptography import x509
-
     if content.lstrip().startswith(b"-----"):
         return x509.load_pem_x509_certificate(content)
     return x509.load_der_x509_certificate(content)
@@ -168,29 +170,20 @@ def load_certificate(content: bytes) -> Any:
 
 def public_bytes(certificate: Any) -> bytes:
     """A certificate's public key as Flower writes it."""
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
     return public_key_to_bytes(certificate.public_key())
 
 
 def _encoded(key: Any, form: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
     encoded: bytes = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
     return encoded
 
 
 def _pem(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
     encoded: bytes = certificate.public_bytes(serialization.Encoding.PEM)
     return encoded
 
 
 def _builder(subject: str, issuer: str, key: Any, days: float) -> Any:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
     def named(text: str) -> Any:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
@@ -208,9 +201,6 @@ def _builder(subject: str, issuer: str, key: Any, days: float) -> Any:
 
 def _self_signed(key: Any, name: str, hosts: Sequence[str], days: float, *, client: bool) -> Any:
     """A certificate that vouches for itself and for no other."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
     purpose = x509.ExtendedKeyUsageOID.CLIENT_AUTH if client else x509.ExtendedKeyUsageOID.SERVER_AUTH
     builder = (
         _builder(name, name, key, days)
@@ -225,9 +215,6 @@ def _self_signed(key: Any, name: str, hosts: Sequence[str], days: float, *, clie
 
 
 def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     ca, certificate = _authority(authority), _server(authority, server, hosts)
     for name, key in (("ca.key", authority), ("server.key", server)):
@@ -239,9 +226,6 @@ def _certificates(folder: Path, hosts: Sequence[str]) -> list[Path]:
 
 def _authority(key: Any) -> Any:
     """A certificate that may sign a server's."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
     return (
         _builder(ISSUER, ISSUER, key, DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -252,9 +236,6 @@ def _authority(key: Any) -> Any:
 
 
 def _server(authority: Any, key: Any, hosts: Sequence[str]) -> Any:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     return (
         _builder(hosts[0], ISSUER, key, DAYS)
@@ -268,8 +249,6 @@ def _server(authority: Any, key: Any, hosts: Sequence[str]) -> Any:
 
 
 def _usage(signs: bool) -> Any:
-    from cryptography import x509
-
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -284,8 +263,6 @@ def _usage(signs: bool) -> Any:
 
 
 def _alternative(host: str) -> Any:
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -10,9 +10,9 @@ from scipy.stats import chi2
 
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.settings import Settings
-from vaneb.flower.sums import SiteSums, beyond_belief, stacked
+from vaneb.flower.site_sums import SiteSums, beyond_belief, stacked
 from vaneb.grouped.from_sums import ClientSums, find_structure_of_sums, fit_population_of_sums
 from vaneb.grouped.population import Structure
 from vaneb.likelihood.loss_sums import Columns
@@ -41,8 +41,8 @@ class SumsFit(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fit_sums(
-    line: Line,
+def fit_from_sums(
+    channel: Channel,
     sites: Mapping[int, SiteSums],
     here: Sequence[int],
     names: tuple[str, ...],
@@ -74,7 +74,7 @@ def fit_sums(
         basis = LITTLE * fit(everyone, first).basis
         covariance = WIDER * first.prior_.covariance + basis @ basis.T
         question = {"mean": first.prior_.mean, "covariance": covariance, "dispersion": family.dispersion}
-        for answer in line.ask("expand", dict.fromkeys(here, question)):
+        for answer in channel.ask("expand", dict.fromkeys(here, question)):
             if answer.content is not None and (again := _again(answer.content, sites[answer.node])):
                 expanded[answer.node] = again
         for node in beyond_belief({**sites, **expanded}):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from vaneb.flower.mailbox import Letter, carried
+from vaneb.flower.mailbox import carried
 
 #: In the node config: where the keeper listens.
 KEEPER = "keeper"
@@ -22,8 +22,7 @@ class Messenger(ClientApp):
     """Hands on whatever is asked."""
 
     def __call__(self, message: Message, context: Context) -> Message:
-        asked = Letter(message, dict(context.run_config))
-        answer = carried(str(context.node_config[KEEPER]), asked)
+        answer = carried(str(context.node_config[KEEPER]), message, dict(context.run_config))
         if isinstance(answer, str):
             raise NotAnswered(answer)
         return answer

@@ -26,10 +26,10 @@ from vaneb.fl.trees import is_finite, leaves
 from vaneb.fl.workbench import Task
 from vaneb.fl.workers import Job
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.attendance import Attendance, nodes_there, wait_for_nodes
+from vaneb.flower.exchange import Channel
 from vaneb.flower.network_client import LISTS, experiment_of, from_wire, to_wire
 from vaneb.flower.one_shot import FEWEST
-from vaneb.flower.roll import Roll, call_roll, nodes_there
 from vaneb.flower.settings import Settings
 
 
@@ -39,17 +39,15 @@ class FlowerPool:
     A client that does not answer, or not with what the others answer, is left out of the round and named.
     """
 
-    def __init__(self, line: Line, nodes: Mapping[int, int], roll: Roll) -> None:
-        self.line, self.nodes, self.roll = line, nodes, roll
+    def __init__(self, channel: Channel, nodes: Mapping[int, int], attendance: Attendance) -> None:
+        self.channel, self.nodes, self.attendance = channel, nodes, attendance
 
     def map(self, jobs: Sequence[Job], done: Callable[[], None] | None = None) -> Iterator[Job]:
         """Replies to ``jobs``; one exchange for all, since every client is at a node of its own."""
         answers = self._alike(self.ask(jobs))
         if not answers:
-            reasons = [
-                f"{t['client']}: {t.get('lost') or t.get('refused')}" for t in self.roll.troubles.values()
-            ]
-            raise InvalidReport(f"clients: none has answered as asked in this round. {'; '.join(reasons)}")
+            reasons = self.attendance.in_words()
+            raise InvalidReport(f"clients: none has answered as asked in this round. {reasons}")
         for task, _ in jobs:
             there = [answers[client] for client in task["clients"] if client in answers]
             reply = {key: [x for answer in there for x in answer["reply"][key]] for key in LISTS}
@@ -63,7 +61,7 @@ class FlowerPool:
     def ask(self, jobs: Sequence[Job]) -> dict[int, dict[str, Any]]:
         """Answers by client, from those that are there."""
         numbers = {node: client for client, node in self.nodes.items()}
-        there = nodes_there(self.line.grid)
+        there = nodes_there(self.channel.grid)
         questions = {}
         for task, message in jobs:
             for place, client in enumerate(task["clients"]):
@@ -71,11 +69,13 @@ class FlowerPool:
                 if node in there:
                     questions[node] = {"task": _alone(task, place), "message": to_wire(message)}
                 elif node is not None:
-                    self.roll.lose(node, "the node was not there when a round began")
+                    self.attendance.lose(node, "the node was not there when a round began")
         answers = {}
-        for answer in self.line.ask("network", questions, about=jobs[0][0]["do"]):
+        for answer in self.channel.ask("network", questions, about=jobs[0][0]["do"]):
             if answer.content is None:
-                (self.roll.lose if answer.silent else self.roll.refuse)(answer.node, answer.reason)
+                (self.attendance.lose if answer.silent else self.attendance.refuse)(
+                    answer.node, answer.reason
+                )
             else:
                 answers[numbers[answer.node]] = answer.content
         return answers
@@ -87,12 +87,12 @@ class FlowerPool:
             try:
                 read[client] = read_update(content, client)
             except InvalidReport as error:
-                self.roll.refuse(self.nodes[client], str(error))
+                self.attendance.refuse(self.nodes[client], str(error))
         shapes = Counter(answer["shapes"] for answer in read.values() if answer["tree"] is not None)
         common = shapes.most_common(1)[0][0] if shapes else None
         for client, answer in list(read.items()):
             if answer["tree"] is not None and answer["shapes"] != common:
-                self.roll.refuse(self.nodes[client], "update: its shapes are not those of the others.")
+                self.attendance.refuse(self.nodes[client], "update: its shapes are not those of the others.")
                 del read[client]
         return read
 
@@ -127,40 +127,40 @@ def _alone(task: Task, place: int) -> Task:
     return {key: [value[place]] if key in lists else value for key, value in task.items()}
 
 
-def numbered_nodes(line: Line, archive: Archive, roll: Roll, count: int) -> dict[int, int]:
+def numbered_nodes(channel: Channel, archive: Archive, attendance: Attendance, count: int) -> dict[int, int]:
     """The node of each client number; a client has the same number in every run of a folder.
 
     Names are those that nodes are registered under; without authentication, those that they give.
     """
-    names = dict(roll.names)
+    names = dict(attendance.names)
     nameless: dict[int, dict[str, Any]] = {node: {} for node, name in names.items() if not name}
-    for answer in line.ask("network", nameless, about="name"):
+    for answer in channel.ask("network", nameless, about="name"):
         if answer.content is None:
-            roll.lose(answer.node, answer.reason)
+            attendance.lose(answer.node, answer.reason)
         names[answer.node] = str((answer.content or {}).get("client", ""))
     claimed = Counter(names.values())
     for node, name in list(names.items()):
         if not name or claimed[name] > 1:
-            if node not in roll.troubles:
-                roll.refuse(node, f"id: {name!r:.40} is claimed by {claimed[name]} nodes.")
+            if node not in attendance.troubles:
+                attendance.refuse(node, f"id: {name!r:.40} is claimed by {claimed[name]} nodes.")
             del names[node]
-    roll.names.update(names)
+    attendance.names.update(names)
     numbers = archive.numbers(sorted(names.values()), count)
     return {numbers[name]: node for node, name in names.items() if name in numbers}
 
 
-def run_networks(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
+def run_networks(channel: Channel, settings: Settings, archive: Archive) -> dict[str, Any]:
     """All stages of a method, and every client's own network at the end, kept by the client."""
     config = experiment_of(settings)
     method = build_method(settings.method, config)
     count = config.data.clients
-    roll = call_roll(line.grid, max(settings.nodes, count), settings.wait, archive.registered())
-    nodes = numbered_nodes(line, archive, roll, count)
+    attendance = wait_for_nodes(channel.grid, max(settings.nodes, count), settings.wait, archive.registered())
+    nodes = numbered_nodes(channel, archive, attendance, count)
     if len(nodes) < FEWEST:
         raise InvalidReport(
             f"clients: {len(nodes)} of {count} are there. Start more, or wait longer (--wait)."
         )
-    pool = FlowerPool(line, nodes, roll)
+    pool = FlowerPool(channel, nodes, attendance)
     network = build_network(**model_of(config))
     params = read_params(network)
     for index, stage in enumerate(method.stages):
@@ -173,10 +173,10 @@ def run_networks(line: Line, settings: Settings, archive: Archive) -> dict[str, 
     )
     return archive.keep_outcome(
         settings.mode,
-        [roll.name(nodes[k]) for k, answer in kept.items() if answer.get("kept") is True],
-        roll.troubles,
-        line.traffic.summary(),
-        absent=list(roll.absent),
+        [attendance.name(nodes[k]) for k, answer in kept.items() if answer.get("kept") is True],
+        attendance.troubles,
+        channel.traffic.summary(),
+        absent=list(attendance.absent),
         clients=len(nodes),
         rounds=[stage.rounds for stage in method.stages],
     )

@@ -13,44 +13,47 @@ from typing import Any
 from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.flower.archive import Archive
+from vaneb.flower.attendance import Attendance
 from vaneb.flower.claims import Claim, consistent, read_claim
-from vaneb.flower.exchange import Line
-from vaneb.flower.lossless import fit_sums
+from vaneb.flower.exchange import Channel
+from vaneb.flower.lossless import fit_from_sums
 from vaneb.flower.personalise import Fitted, run_at_clients
-from vaneb.flower.roll import Roll
 from vaneb.flower.settings import SUMS, Settings
-from vaneb.flower.sums import SiteSums, beyond_belief
+from vaneb.flower.site_sums import SiteSums, beyond_belief
 from vaneb.reports import ClientReport, Reports
 
 #: Fewer reports than this are no population.
 FEWEST = 2
 
 
-def run_reports(line: Line, settings: Settings, archive: Archive) -> dict[str, Any]:
+def run_reports(channel: Channel, settings: Settings, archive: Archive) -> dict[str, Any]:
     """One run; returns what it did, which is in the archive too."""
 
-    def fit(roll: Roll) -> Fitted:
-        accepted = _accepted(line, settings, archive, roll)
-        return _fit(line, accepted, settings, roll)
+    def fit(attendance: Attendance) -> Fitted:
+        accepted = _accepted(channel, settings, archive, attendance)
+        return _fit(channel, accepted, settings, attendance)
 
-    return run_at_clients(line, settings, archive, fit)
+    return run_at_clients(channel, settings, archive, fit)
 
 
-def _accepted(line: Line, settings: Settings, archive: Archive, roll: Roll) -> dict[int, Claim]:
+def _accepted(
+    channel: Channel, settings: Settings, archive: Archive, attendance: Attendance
+) -> dict[int, Claim]:
     """Reports that can be fitted together, by node; the others are refused by name."""
-    claims = _collect(line, settings, archive, roll)
-    accepted, refused = consistent(claims, _parameters(settings), _earlier(archive, roll))
+    claims = _collect(channel, settings, archive, attendance)
+    accepted, refused = consistent(claims, _parameters(settings), _earlier(archive, attendance))
     sums = {node: claim.report for node, claim in accepted.items() if isinstance(claim.report, SiteSums)}
     for node in beyond_belief(sums) if sums else ():
         del accepted[node]
         refused[node] = "report: its coefficients are a hundred million times those of the others."
     for node, reason in refused.items():
-        roll.refuse(node, reason)
+        attendance.refuse(node, reason)
         archive.forget_report(node)
     clients = sum(_count(claim) for claim in accepted.values())
     if clients < FEWEST:
         raise InvalidReport(
-            f"reports: {clients} usable, but a population needs {FEWEST}. Start more clients. {roll.told()}"
+            f"reports: {clients} usable, but a population needs {FEWEST}. Start more clients. "
+            f"{attendance.in_words()}"
         )
     return accepted
 
@@ -60,42 +63,46 @@ def _count(claim: Claim) -> int:
     return 1 if isinstance(claim.report, ClientReport) else claim.report.whole.n_clients
 
 
-def _collect(line: Line, settings: Settings, archive: Archive, roll: Roll) -> dict[int, Claim]:
+def _collect(
+    channel: Channel, settings: Settings, archive: Archive, attendance: Attendance
+) -> dict[int, Claim]:
     """Reports that are saved already, and those of the nodes that have none, saved as they arrive."""
     claims: dict[int, Claim] = {}
     sums = settings.form == SUMS and not settings.epsilon
     for node, content in archive.reports().items():
         try:
-            claims[node] = read_claim(node, roll.names.get(node, ""), content, sums=sums)
+            claims[node] = read_claim(node, attendance.names.get(node, ""), content, sums=sums)
         except InvalidReport:  # saved under other rules, such as another name: ask again
             archive.forget_report(node)
-    for answer in line.ask("report", {node: {} for node in roll.names if node not in claims}):
+    for answer in channel.ask("report", {node: {} for node in attendance.names if node not in claims}):
         if answer.content is None:
-            (roll.lose if answer.silent else roll.refuse)(answer.node, answer.reason)
+            (attendance.lose if answer.silent else attendance.refuse)(answer.node, answer.reason)
             continue
         try:
-            claims[answer.node] = read_claim(answer.node, roll.names[answer.node], answer.content, sums=sums)
+            claims[answer.node] = read_claim(
+                answer.node, attendance.names[answer.node], answer.content, sums=sums
+            )
         except InvalidReport as error:
-            roll.refuse(answer.node, str(error))
+            attendance.refuse(answer.node, str(error))
         else:
             archive.keep_report(answer.node, answer.content)
     return claims
 
 
-def _earlier(archive: Archive, roll: Roll) -> dict[str, int]:
+def _earlier(archive: Archive, attendance: Attendance) -> dict[str, int]:
     """Names that are bound: to the node that is registered under them, or that was served before."""
     delivered = {int(path.name) for path in (archive.folder / "delivered").iterdir()}
     bound = {
         str(content["report"]["id"]): node for node, content in archive.reports().items() if node in delivered
     }
-    return bound | {name: node for node, name in roll.names.items() if name}
+    return bound | {name: node for node, name in attendance.names.items() if name}
 
 
 def _parameters(settings: Settings) -> tuple[str, ...]:
     return tuple(name.strip() for name in settings.parameters.split(",")) if settings.parameters else ()
 
 
-def _fit(line: Line, accepted: dict[int, Claim], settings: Settings, roll: Roll) -> Fitted:
+def _fit(channel: Channel, accepted: dict[int, Claim], settings: Settings, attendance: Attendance) -> Fitted:
     """The population, and what to say of the fit."""
     began = time.process_time()
     claims = sorted(accepted.values(), key=lambda claim: claim.report.id)
@@ -110,8 +117,8 @@ def _fit(line: Line, accepted: dict[int, Claim], settings: Settings, roll: Roll)
     about: dict[str, Any] = {"sites": {claim.report.id: _count(claim) for claim in claims}}
     shared: dict[str, Any] = {"design": claims[0].design}
     if sites:
-        here = [node for node in sites if node in roll.names]
-        found = fit_sums(line, sites, here, claims[0].names, settings, model)
+        here = [node for node in sites if node in attendance.names]
+        found = fit_from_sums(channel, sites, here, claims[0].names, settings, model)
         about |= {"dispersion": found.dispersion, "expanded": found.expanded}
         about |= {"differs": list(found.differs), "notes": list(found.notes)}
         shared["dispersion"] = found.dispersion
@@ -120,4 +127,4 @@ def _fit(line: Line, accepted: dict[int, Claim], settings: Settings, roll: Roll)
         model.fit(Reports.from_clients(reports, claims[0].names))
     prior = replace(model.prior_, clients=sum(map(_count, claims)))
     about["fit_cpu_seconds"] = round(time.process_time() - began, 3)
-    return Fitted(prior, shared, about, [node for node in accepted if node in roll.names])
+    return Fitted(prior, shared, about, [node for node in accepted if node in attendance.names])

@@ -19,11 +19,11 @@ from vaneb.errors import InvalidReport
 from vaneb.estimators import VANEB
 from vaneb.files import private_folder, write_atomically
 from vaneb.flower.archive import Archive
+from vaneb.flower.attendance import Attendance, wait_for_nodes
 from vaneb.flower.client_data import PAGE, POPULATION, RESULT, TABLE, LocalModel
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.ledger import plain
 from vaneb.flower.policy import PolicyRefused
-from vaneb.flower.roll import Roll, call_roll
 from vaneb.flower.settings import Settings
 from vaneb.flower.wire import Tree
 from vaneb.likelihood.base import Likelihood
@@ -110,30 +110,30 @@ class Fitted(NamedTuple):
 
 
 def run_at_clients(
-    line: Line, settings: Settings, archive: Archive, fit: Callable[[Roll], Fitted]
+    channel: Channel, settings: Settings, archive: Archive, fit: Callable[[Attendance], Fitted]
 ) -> dict[str, Any]:
     """The saved prior, or the one that ``fit`` finds; then every client finds its own posterior.
 
     Returns what was done, which is in the archive too.
     """
-    roll = call_roll(line.grid, settings.nodes, settings.wait, archive.registered())
+    attendance = wait_for_nodes(channel.grid, settings.nodes, settings.wait, archive.registered())
     prior = None if settings.refit else archive.prior()
     about, nodes, fitted = dict[str, Any](), None, prior is None
     if prior is None:
         began = time.process_time()
-        prior, shared, more, nodes = fit(roll)
+        prior, shared, more, nodes = fit(attendance)
         archive.keep_prior(prior, **shared)
         about = {"fit_cpu_seconds": round(time.process_time() - began, 3), **more}
     for node, content in archive.reports().items():
-        if roll.names.get(node) == "":  # not authenticated: called as it calls itself
-            roll.names[node] = str(content["report"]["id"])
-    served = personalise_all(line, archive, prior, roll, nodes)
+        if attendance.names.get(node) == "":  # not authenticated: called as it calls itself
+            attendance.names[node] = str(content["report"]["id"])
+    served = personalise_all(channel, archive, prior, attendance, nodes)
     return archive.keep_outcome(
         settings.mode,
         served,
-        roll.troubles,
-        line.traffic.summary(),
-        absent=list(roll.absent),
+        attendance.troubles,
+        channel.traffic.summary(),
+        absent=list(attendance.absent),
         fitted=fitted,
         clients=prior.clients,
         atoms=len(prior.weights),
@@ -143,18 +143,22 @@ def run_at_clients(
 
 
 def personalise_all(
-    line: Line, archive: Archive, prior: Prior, roll: Roll, nodes: Iterable[int] | None = None
+    channel: Channel,
+    archive: Archive,
+    prior: Prior,
+    attendance: Attendance,
+    nodes: Iterable[int] | None = None,
 ) -> list[str]:
     """Send the prior to ``nodes`` (all that are there by default); returns who has a result."""
-    done, wanted = archive.delivered(prior), tuple(roll.names if nodes is None else nodes)
+    done, wanted = archive.delivered(prior), tuple(attendance.names if nodes is None else nodes)
     content = prior.to_wire()
     for name in ("atoms", "weights", "covariances", "draw"):  # once, not for every client
         content[name] = None if content[name] is None else np.asarray(content[name])
     question = {"prior": content, **archive.shared()}
-    for answer in line.ask("personalise", {node: question for node in wanted if node not in done}):
+    for answer in channel.ask("personalise", {node: question for node in wanted if node not in done}):
         if answer.content is not None:
             archive.mark_delivered(answer.node, prior)
-        elif answer.node not in roll.troubles:
-            roll.lose(answer.node, f"result not delivered: {answer.reason}")
+        elif answer.node not in attendance.troubles:
+            attendance.lose(answer.node, f"result not delivered: {answer.reason}")
     delivered = archive.delivered(prior)
-    return sorted(roll.name(node) for node in wanted if node in delivered)
+    return sorted(attendance.name(node) for node in wanted if node in delivered)

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from vaneb.errors import InvalidOption
-from vaneb.flower.disclosure import Released, jointly, largest_leverage, part_in_last_digits
+from vaneb.flower.disclosure import (
+    Released,
+    compared,
+    jointly,
+    largest_leverage,
+    leverage_together,
+    part_in_last_digits,
+)
 from vaneb.flower.settings import FAMILIES, LIKELIHOODS, MODES, Settings
 
 if TYPE_CHECKING:
@@ -184,8 +191,13 @@ class Policy:
             _, counts = np.unique(response, return_counts=True)
             if counts.min() < few:
                 raise PolicyRefused(f"response: a class has {counts.min()} rows; this site wants {few}.")
-        if response.ndim == 2 and not (events := int(response[:, -1].sum())) >= few:
-            raise PolicyRefused(f"response: {events} events; this site wants {few}.")
+        if response.ndim == 2:
+            events, rows = compared(response)
+            if events < few or rows < self.fewest_rows:
+                raise PolicyRefused(
+                    f"response: {events} events with others at risk, and {rows} rows; this site wants "
+                    f"{few} and {self.fewest_rows}."
+                )
         if leverage := self.shows(model):
             raise PolicyRefused(
                 f"formula: a row has a leverage of {leverage:.2f}, so that its numbers show in the fit; "
@@ -209,6 +221,8 @@ class Policy:
             columns.append(model.weighted(at[-1]))
         if (leverage := max(map(largest_leverage, columns))) > self.largest_leverage:
             return leverage
+        if (leverage := leverage_together(columns[0], self.rows_per_level - 1)) > self.largest_told:
+            return leverage
         leverage = largest_leverage(model.columns_told(*at))
         return leverage if leverage > self.largest_told else 0.0
 
@@ -229,7 +243,13 @@ class Policy:
                         f"formula: with what has left before, a row has a leverage of {leverage:.2f}; this "
                         f"site accepts {self.largest_leverage:g}."
                     )
+        few = self.rows_per_level - 1
         for joint in jointly(releases, lambda one: one.design):
+            if (leverage := leverage_together(joint, few)) > self.largest_told:
+                raise PolicyRefused(
+                    f"formula: with what has left before, {few} rows together have a leverage of "
+                    f"{leverage:.2f}."
+                )
             if part_in_last_digits(joint):
                 raise PolicyRefused(
                     "formula: columns part from those of what has left before in their last digits only."

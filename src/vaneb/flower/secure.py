@@ -1,8 +1,8 @@
 """Evaluation at the client with secure aggregation: the server sees sums over clients and nothing else.
 
-By default the population is one Gaussian, whose sums all clients are equal parts of (``totals``).  With
-``population=discrete``, where the sites' policies allow it, it has atoms: one pseudo-EM step needs, for atoms
-a_j and weights w_j, only
+By default the population is one Gaussian, whose sums all clients are equal parts of (``gaussian_steps``).
+With ``population=discrete``, where the sites' policies allow it, it has atoms: one pseudo-EM step needs, for
+atoms a_j and weights w_j, only
 
     sum_k log f_k,   sum_k r_kj,   sum_k r_kj s_k(a_j),   sum_k r_kj I_k(a_j),
 
@@ -23,28 +23,36 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import ConfigRecord, Context, Message
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server.compat.legacy_context import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
+from flwr.server.workflow.constant import Key as WorkflowKey
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from numpy.typing import NDArray
 
 from vaneb.errors import InvalidOption, InvalidReport
 from vaneb.flower.agreement import announce, digest_of
 from vaneb.flower.archive import Archive
-from vaneb.flower.evaluation import Steps, described
-from vaneb.flower.exchange import Line, Lost, error_of
+from vaneb.flower.attendance import Attendance
+from vaneb.flower.evaluation import described
+from vaneb.flower.exchange import Channel, Lost, error_of
+from vaneb.flower.gaussian_steps import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.personalise import Fitted, run_at_clients
 from vaneb.flower.policy import Policy, PolicyRefused
-from vaneb.flower.roll import Roll
 from vaneb.flower.settings import Settings
-from vaneb.flower.totals import box_of, cover, first_population, next_population, own_total, settled
 from vaneb.flower.wire import check_array
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.npmle.pseudo_em import StepSums, em_step, own_sums
 from vaneb.prior import Prior
-
-if TYPE_CHECKING:
-    from flwr.app import Context, Message
 
 #: Of |log f_k| / n_parameters' worth of density; a client beyond it is clipped, which the fit survives.
 LARGEST_LOG_DENSITY = 1e3
@@ -111,22 +119,20 @@ def levels_for(clients: int) -> int:
 class WatchedGrid:
     """What Flower's workflow sends through: counted by stage, and whoever does not answer is noted."""
 
-    line: Line
+    channel: Channel
     question: str
     lost: dict[int, str] = field(default_factory=dict)
     first: dict[int, str] = field(default_factory=dict)
     """Those who were lost before anybody else: the others may have failed for want of them."""
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Replies that are no errors; the time is that of the line."""
-        from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
-
+        """Replies that are no errors; the time is that of the channel."""
         questions = list(messages)
         for message in questions:
             announce(message, self.question)
         stage = questions[0].content.config_records[RECORD_KEY_CONFIGS][Key.STAGE]
         replies = []
-        for node, reply in self.line.exchange(f"secure {stage!s}", questions):
+        for node, reply in self.channel.exchange(f"secure {stage!s}", questions):
             if isinstance(reply, str):
                 self.lost[node] = reply
             elif reply.has_error():
@@ -148,9 +154,6 @@ class WatchedGrid:
 
 def well_formed(stage: Any, content: Any) -> bool:
     """Whether a client's reply is one that Flower's workflow can read; it does not look itself."""
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-    from flwr.compat.common import recorddict_compat as compat
-    from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 
     def lists(record: Any, numbers: str, texts: str) -> bool:
         first, second = record[numbers], record[texts]
@@ -176,8 +179,6 @@ def well_formed(stage: Any, content: Any) -> bool:
 
 def _shapes(stage: Any, content: Any) -> tuple[tuple[int, ...], ...]:
     """Shapes of the arrays of a masked part, from their headers: nothing is made room for yet."""
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-
     if stage != Stage.COLLECT_MASKED_VECTORS:
         return ()
     shapes = []
@@ -201,7 +202,7 @@ class SecureSum(NamedTuple):
 
 
 def secure_sum(
-    line: Line,
+    channel: Channel,
     context: Context,
     settings: Settings,
     nodes: tuple[int, ...],
@@ -210,15 +211,6 @@ def secure_sum(
     number: int,
 ) -> SecureSum:
     """The sum by SecAgg+, in four exchanges; ``Lost`` if too few clients are left at the end."""
-    from flwr.app import ConfigRecord
-    from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
-    from flwr.compat.common import recorddict_compat as compat
-    from flwr.server.compat.grid_client_proxy import GridClientProxy
-    from flwr.server.compat.legacy_context import LegacyContext
-    from flwr.server.strategy import FedAvg
-    from flwr.server.workflow import SecAggPlusWorkflow
-    from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
-
     found: list[tuple[NDArray[np.float64], int]] = []
     question = ndarrays_to_parameters([atoms, weights])
 
@@ -226,8 +218,8 @@ def secure_sum(
         """Asks all nodes the same question and takes the sum."""
 
         def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
-            run = line.grid.run.run_id
-            return [(GridClientProxy(node, line.grid, run), FitIns(question, {})) for node in nodes]
+            run = channel.grid.run.run_id
+            return [(GridClientProxy(node, channel.grid, run), FitIns(question, {})) for node in nodes]
 
         def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
             if results:
@@ -236,9 +228,9 @@ def secure_sum(
             return None, {}
 
     legacy = LegacyContext(context=context, strategy=Collect())
-    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: number})
+    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({WorkflowKey.CURRENT_ROUND: number})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(question, True)
-    watched = WatchedGrid(line, digest_of(atoms, weights, settings))
+    watched = WatchedGrid(channel, digest_of(atoms, weights, settings))
     workflow = SecAggPlusWorkflow(
         num_shares=1.0,
         reconstruction_threshold=shares_needed(len(nodes)),
@@ -246,7 +238,7 @@ def secure_sum(
         clipping_range=1.0,
         quantization_range=levels_for(len(nodes)),
         modulus_range=1 << MODULUS_BITS,
-        timeout=line.timeout,
+        timeout=channel.timeout,
     )
     try:
         workflow(watched, legacy)  # type: ignore[arg-type]
@@ -267,8 +259,6 @@ def check_crowd(content: Any) -> None:
     client must need the shares of at least three and of more than half: two halves could be told different
     stories of who has dropped out, and lift both masks of one client.
     """
-    from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-
     record = content.config_records.get(RECORD_KEY_CONFIGS, {})
     stage = record.get(Key.STAGE)
     if stage == Stage.SETUP:
@@ -288,9 +278,6 @@ def check_crowd(content: Any) -> None:
 
 def question_of(content: Any) -> tuple[Array, Array]:
     """At the client: the atoms (m, d) and weights (m,) of a question, or a mean (1, d) and a covariance."""
-    from flwr.common import parameters_to_ndarrays
-    from flwr.compat.common import recorddict_compat as compat
-
     instructions = compat.recorddict_to_fitins(content, keep_input=True)
     atoms, weights = parameters_to_ndarrays(instructions.parameters)
     if atoms.ndim != 2:
@@ -320,42 +307,44 @@ def own_vector(
 
 def as_answer(vector: Array) -> Any:
     """The vector in the form in which Flower masks it before it leaves."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
-    from flwr.compat.common import recorddict_compat as compat
-
     # One "example" each: the plain sum, and no word of how many rows a client has.
     result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), 1, {})
     return compat.fitres_to_recorddict(result, keep_input=False)
 
 
-def run_secure(line: Line, context: Context, settings: Settings, archive: Archive) -> dict[str, Any]:
+def run_secure(channel: Channel, context: Context, settings: Settings, archive: Archive) -> dict[str, Any]:
     """Pseudo-EM on sums; then every client finds its own posterior."""
     return run_at_clients(
-        line, settings, archive, lambda roll: Fitted(fit_sums(line, context, settings, roll, archive))
+        channel,
+        settings,
+        archive,
+        lambda attendance: Fitted(fit_under_masks(channel, context, settings, attendance, archive)),
     )
 
 
-def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archive: Archive) -> Prior:
+def fit_under_masks(
+    channel: Channel, context: Context, settings: Settings, attendance: Attendance, archive: Archive
+) -> Prior:
     """The prior from sums; a client that is lost on the way is named, and the fit goes on without it."""
-    nodes = tuple(roll.names)
+    nodes = tuple(attendance.names)
 
     def left_of(lost: dict[int, str]) -> tuple[int, ...]:
         for node, reason in lost.items():
-            roll.lose(node, reason)
+            attendance.lose(node, reason)
         left = tuple(node for node in nodes if node not in lost)
         if len(left) < SMALLEST_SUM:
             raise InvalidReport(
                 f"secure aggregation: {len(left)} clients left, but a sum over fewer than {SMALLEST_SUM} "
-                f"hides nobody. Start more clients. {roll.told()}"
+                f"hides nobody. Start more clients. {attendance.in_words()}"
             )
         return left
 
     nodes = left_of({})
     try:
-        names = described(line, nodes, settings)
+        names = described(channel, nodes, settings)
     except Lost as error:
         nodes = left_of(error.reasons)
-        names = described(line, nodes, settings)
+        names = described(channel, nodes, settings)
     lower, upper = box_of(settings)
     if len(lower) != len(names):
         raise InvalidReport(
@@ -365,12 +354,12 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archi
     if not gaussian:
         atoms = cover(lower, upper, settings.atoms, settings.seed)
         question = atoms, np.full(len(atoms), 1 / len(atoms))
-    number, steps = 0, Steps(archive, nodes)
-    if (begun := steps.last()) is not None:
+    number, first = 0, nodes
+    if (begun := archive.step(first)) is not None:
         number, question = begun[0], begun[1:]
     while number < settings.iterations:
         try:
-            found = secure_sum(line, context, settings, nodes, *question, number + 1)
+            found = secure_sum(channel, context, settings, nodes, *question, number + 1)
         except Lost as error:
             # Too few for the masks that were shared out: once more, among those that are left.
             nodes = left_of(error.reasons)
@@ -382,7 +371,7 @@ def fit_sums(line: Line, context: Context, settings: Settings, roll: Roll, archi
             m, d = before[0].shape
             question = em_step(from_vector(found.total, m, d, Scale.of(settings)), before[0])
         number += 1
-        steps.keep(number, *question)
+        archive.keep_step(first, number, *question)
         if gaussian and settled(before, question, settings):
             break
     if gaussian:

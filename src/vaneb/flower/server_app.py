@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from vaneb.errors import VanebError
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.settings import Settings
 
 app = ServerApp()
@@ -44,20 +44,20 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, context: Context, settings: Settings, archive: Archive) -> None:
-    line = Line(grid, settings.timeout)
+    channel = Channel(grid, settings.timeout)
     if settings.mode == "reports":
         from vaneb.flower.one_shot import run_reports
 
-        run_reports(line, settings, archive)
+        run_reports(channel, settings, archive)
     elif settings.mode == "evaluate":
         from vaneb.flower.evaluation import run_evaluation
 
-        run_evaluation(line, settings, archive)
+        run_evaluation(channel, settings, archive)
     elif settings.mode == "secure":
         from vaneb.flower.secure import run_secure
 
-        run_secure(line, context, settings, archive)
+        run_secure(channel, context, settings, archive)
     else:
         from vaneb.flower.networks import run_networks
 
-        run_networks(line, settings, archive)
+        run_networks(channel, settings, archive)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import vaneb
@@ -28,16 +27,9 @@ WAIT = 86_400
 TIMEOUT = 600
 
 
-@dataclass(frozen=True)
-class Study:
-    """What a server asks."""
-
-    formula: str
-    family: str
-    nodes: int
-
-
-def init_server(folder: Path, hosts: list[str], port: int, study: Study, user: str) -> list[Path]:
+def init_server(
+    folder: Path, hosts: list[str], port: int, user: str, *, formula: str, family: str, nodes: int
+) -> list[Path]:
     """Write a server's files; returns those that are new."""
     if not hosts:
         raise InvalidOption("--host: give the name or address under which the sites reach this server.")
@@ -46,11 +38,11 @@ def init_server(folder: Path, hosts: list[str], port: int, study: Study, user: s
             raise InvalidOption(f"host {host!r}: not a host name or an address.")
     if not 0 < port < 65536:
         raise InvalidOption(f"--port {port}: must be a number from 1 to 65535.")
-    checks.load_settings({"formula": study.formula, "family": study.family, "nodes": study.nodes})
+    checks.load_settings({"formula": formula, "family": family, "nodes": nodes})
     place = _place(folder, user)
     new = make_keys(place / "keys", hosts, [])
-    command = [program("vaneb"), "federate", "server", "--formula", study.formula, "--family", study.family]
-    command += ["--nodes", str(study.nodes), "--host", "0.0.0.0", "--port", str(port)]
+    command = [program("vaneb"), "federate", "server", "--formula", formula, "--family", family]
+    command += ["--nodes", str(nodes), "--host", "0.0.0.0", "--port", str(port)]
     command += ["--keys", str(place / "keys"), "--folder", str(place / "federation"), "--wait", str(WAIT)]
     command += ["--timeout", str(TIMEOUT)]
     unit = "vaneb-server.service"

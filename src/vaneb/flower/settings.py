@@ -123,7 +123,7 @@ class Settings:
         if self.epsilon:
             self.privacy()
         if self.mode == "secure":
-            from vaneb.flower.totals import box_of
+            from vaneb.flower.gaussian_steps import box_of
 
             box_of(self)
             if self.population not in ("auto", "gaussian", "discrete"):

@@ -17,13 +17,11 @@ from vaneb.errors import InvalidOption
 from vaneb.files import write_atomically
 from vaneb.flower import ledger
 from vaneb.flower.door import PRESENT
-from vaneb.flower.keys import RENEWED, days_left
+from vaneb.flower.keys import RENEWED, days_left, expires_soon
 from vaneb.flower.policy import Policy
 
 #: In the folder of a server or a client: what it was started with.
 ABOUT = "about.json"
-#: Days before the end of a certificate from which on it is said.
-SOON = 30
 
 
 def keep_about(folder: Path, **about: Any) -> None:
@@ -122,10 +120,8 @@ def _attention(found: dict[str, Any]) -> list[str]:
     for path, days in found["certificates"].items():
         if days is None:
             said.append(f"{path}: cannot be read.")
-        elif days < 0:
-            said.append(f"{path}: has expired. Renew it: 'vaneb federate keys --renew'.")
-        elif days < SOON:
-            said.append(f"{path}: expires in {days} days. Renew it: 'vaneb federate keys --renew'.")
+        elif warning := expires_soon(Path(path), days):
+            said.append(warning)
         if Path(f"{path}{RENEWED}").exists():
             said.append(f"{path}{RENEWED}: waits until the server has it in keys/nodes as {Path(path).name}.")
     if found["version"] != vaneb.__version__:
@@ -148,7 +144,7 @@ def _attention(found: dict[str, Any]) -> list[str]:
     return said
 
 
-def told(found: dict[str, Any]) -> list[str]:
+def as_lines(found: dict[str, Any]) -> list[str]:
     """The same in lines."""
     state = "running" if found["running"] else "not running"
     lines = [f"{found['role']:<12} {state}, version {found['version']}"]

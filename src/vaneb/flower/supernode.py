@@ -18,6 +18,7 @@ from vaneb.flower.client_app import ERRORS
 from vaneb.flower.client_data import RESULT
 from vaneb.flower.gate import newest_context, open_gate
 from vaneb.flower.keeper import open_keeper
+from vaneb.flower.keys import expires_soon
 from vaneb.flower.messenger import KEEPER
 from vaneb.flower.processes import FederationFailed
 from vaneb.flower.sandbox import Sandbox
@@ -200,7 +201,7 @@ def _stay(
             if time.monotonic() - looked > HOUR:
                 looked = time.monotonic()
                 for path in node.certificates:
-                    if (warning := checks.expires_soon(path)) and warning != warned:
+                    if (warning := expires_soon(path)) and warning != warned:
                         warned = warning
                         tell(warning)
             if _changed(errors) != failed:

@@ -28,9 +28,9 @@ from vaneb.fl.experiment import federate_setting
 from vaneb.fl.trees import load_tree
 from vaneb.flower import client_data, network_client
 from vaneb.flower.archive import Archive
+from vaneb.flower.gaussian_steps import box_of, cover
 from vaneb.flower.secure import crowded
 from vaneb.flower.settings import Settings
-from vaneb.flower.totals import box_of, cover
 from vaneb.likelihood.exact import exact_likelihood
 from vaneb.local.data import GroupedRows
 from vaneb.npmle.pseudo_em import pseudo_em

@@ -24,7 +24,7 @@ from flower.loopback import LoopbackGrid, Node, content_of, write_rows
 from vaneb import VANEB, ClientReport, Reports
 from vaneb.flower import processes, wire
 from vaneb.flower.archive import Archive
-from vaneb.flower.exchange import Line
+from vaneb.flower.exchange import Channel
 from vaneb.flower.settings import Settings
 
 HONEST = tuple(f"honest{k}" for k in range(9))
@@ -74,7 +74,7 @@ def old_answer(folder: Path) -> wire.Tree:
     data = write_rows(folder / "old.csv", 7, family="poisson")
     node = Node({"data": str(data), "client": "replay", "folder": str(folder / "old")}, name="replay")
     grid = LoopbackGrid({1: node}, SETTINGS)
-    list(Line(grid, 5.0).ask("report", {1: {}}))
+    list(Channel(grid, 5.0).ask("report", {1: {}}))
     return content_of(next(message for way, _, message in grid.captured if way == "up"))
 
 

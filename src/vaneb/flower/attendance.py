@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Roll:
+class Attendance:
     """Nodes by id.
 
     Parameters
@@ -40,8 +40,8 @@ class Roll:
         """An answer came, and cannot be used."""
         self.troubles[node] = {"client": self.name(node), "refused": reason}
 
-    def told(self) -> str:
-        """All troubles in one line."""
+    def in_words(self) -> str:
+        """All troubles in one channel."""
         return "; ".join(
             f"{trouble['client']}: {trouble.get('lost') or trouble.get('refused')}"
             for trouble in self.troubles.values()
@@ -53,7 +53,9 @@ def nodes_there(grid: Grid) -> dict[int, str]:
     return {int(node.node_id): str(node.name) for node in grid.get_nodes()}
 
 
-def call_roll(grid: Grid, wanted: int, seconds: float, registered: Mapping[str, int] | None = None) -> Roll:
+def wait_for_nodes(
+    grid: Grid, wanted: int, seconds: float, registered: Mapping[str, int] | None = None
+) -> Attendance:
     """The nodes, once ``wanted`` of them are there.
 
     Returns with fewer when the time is up; the caller decides whether they are enough.  Whoever is
@@ -70,8 +72,8 @@ def call_roll(grid: Grid, wanted: int, seconds: float, registered: Mapping[str, 
             )
         if len(names) >= wanted or time.monotonic() >= deadline:
             missing = {name: node for name, node in (registered or {}).items() if node not in names}
-            roll = Roll(dict(sorted(names.items())), absent=tuple(sorted(missing)))
+            attendance = Attendance(dict(sorted(names.items())), absent=tuple(sorted(missing)))
             for name, node in missing.items() if len(names) < wanted else ():
-                roll.lose(node, f"registered, but did not come within {seconds:g} seconds", client=name)
-            return roll
+                attendance.lose(node, f"registered, but did not come within {seconds:g} seconds", client=name)
+            return attendance
         time.sleep(0.5)

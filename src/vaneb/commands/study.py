@@ -20,7 +20,7 @@ from vaneb.errors import InvalidOption
 from vaneb.files import make_folder
 
 if TYPE_CHECKING:
-    from vaneb.npmle.fit import Progress
+    from vaneb.blocks import Progress
 
 
 Subject = StrEnum("Subject", ["QUADRATIC", "LOGISTIC", "POISSON", "ALL", "THEORY", "DENSITY", "PRIOR"])

@@ -16,7 +16,7 @@ from vaneb.study.workers import Job
 from vaneb.text_tables import as_markdown
 
 if TYPE_CHECKING:
-    from vaneb.npmle.fit import Progress
+    from vaneb.blocks import Progress
 
 Array = NDArray[np.float64]
 Rows = Sequence[dict[str, str]]

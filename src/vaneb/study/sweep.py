@@ -24,8 +24,8 @@ from vaneb.study.scenarios import SCENARIOS, Sample
 from vaneb.study.workers import Job, run_jobs
 
 if TYPE_CHECKING:
+    from vaneb.blocks import Progress
     from vaneb.estimators import PointEstimates
-    from vaneb.npmle.fit import Progress
     from vaneb.posterior import Posterior
     from vaneb.study.estimators import Clients, Estimated
 

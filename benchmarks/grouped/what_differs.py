@@ -4,6 +4,7 @@
     python benchmarks/grouped/what_differs.py losses REAL       # appends to what_differs_losses.csv
     python benchmarks/grouped/what_differs.py coverage          # appends to what_differs_coverage.csv
     python benchmarks/grouped/what_differs.py tables            # prints both as tables
+    python benchmarks/grouped/what_differs.py candidates REAL radon 1   # each one of a split
 
 Odds are those of "nothing differs : the intercept differs : slopes differ" beforehand; 0:0:1 is a model in
 which slopes always differ.  ``share`` is the package's prior of a standard deviation s, uniform in
@@ -140,6 +141,38 @@ def losses(folder: Path) -> None:
             print(name, split, flush=True)
 
 
+def candidates(folder: Path, name: str, split: str) -> None:
+    from run import REAL
+
+    right, family = REAL[name]
+    frame = pd.read_csv(folder / f"{name}.csv")
+    factors = [c for c in frame if c not in ("client", "y") and not pd.api.types.is_numeric_dtype(frame[c])]
+    find, made = analysis.find_structure, []
+
+    def only(*values: Any, at: int, **options: Any) -> Structure:
+        made[:] = made or [find(*values, **options)]
+        return replace(made[0], found=made[0].found[at : at + 1])
+
+    at = 0
+    while not made or at < len(made[0].found):
+        analysis.find_structure = partial(only, at=at)
+        fit = fit_groups(
+            frame, client="client", formula=f"y ~ {right}", family=family, test_column=f"test{split}",
+            factors=factors, population="gaussian",
+        )  # fmt: skip
+        one = made[0].found[at]
+        model = one.fitted.model
+        losses_of = fit.held_out.values
+        print(
+            f"{model.varying.tolist()} correlated {one.fitted.correlated}: "
+            f"log evidence {one.log_evidence:.2f}, "
+            f"restricted deviance {model.deviance:.2f}, loss {losses_of['personalised']:.5g}, "
+            f"pooled {losses_of['pooled']:.5g}"
+        )
+        at += 1
+    analysis.find_structure = find
+
+
 def coverage() -> None:
     sys.path.insert(0, str(HERE.parent / "populations"))  # its ``run`` is another one
     import rows_coverage
@@ -213,6 +246,8 @@ def main() -> None:
             losses(Path(folder))
         case ["coverage"]:
             coverage()
+        case ["candidates", folder, name, split]:
+            candidates(Path(folder), name, split)
         case ["tables"]:
             tables()
         case _:

@@ -4,6 +4,7 @@
     python benchmarks/grouped/what_differs.py losses REAL       # appends to what_differs_losses.csv
     python benchmarks/grouped/what_differs.py coverage          # appends to what_differs_coverage.csv
     python benchmarks/grouped/what_differs.py tables            # prints both as tables
+    python benchmarks/grouped/what_differs.py candidates REAL radon 1   # each one of a split
 
 Odds are those of "nothing differs : the intercept differs : slopes differ" beforehand; 0:0:1 is a model in
 which slopes always differ.  ``share`` is the package's prior of a standard deviation s, uniform in
@@ -18,7 +19,6 @@ import csv
 import math
 import sys
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -141,6 +141,38 @@ def losses(folder: Path) -> None:
             print(name, split, flush=True)
 
 
+def candidates(folder: Path, name: str, split: str) -> None:
+    from run import REAL
+
+    right, family = REAL[name]
+    frame = pd.read_csv(folder / f"{name}.csv")
+    factors = [c for c in frame if c not in ("client", "y") and not pd.api.types.is_numeric_dtype(frame[c])]
+    find, made = analysis.find_structure, []
+
+    def only(*values: Any, at: int, **options: Any) -> Structure:
+        made[:] = made or [find(*values, **options)]
+        return replace(made[0], found=made[0].found[at : at + 1])
+
+    at = 0
+    while not made or at < len(made[0].found):
+        analysis.find_structure = partial(only, at=at)
+        fit = fit_groups(
+            frame, client="client", formula=f"y ~ {right}", family=family, test_column=f"test{split}",
+            factors=factors, population="gaussian",
+        )  # fmt: skip
+        one = made[0].found[at]
+        model = one.fitted.model
+        losses_of = fit.held_out.values
+        print(
+            f"{model.varying.tolist()} correlated {one.fitted.correlated}: "
+            f"log evidence {one.log_evidence:.2f}, "
+            f"restricted deviance {model.deviance:.2f}, loss {losses_of['personalised']:.5g}, "
+            f"pooled {losses_of['pooled']:.5g}"
+        )
+        at += 1
+    analysis.find_structure = find
+
+
 def coverage() -> None:
     sys.path.insert(0, str(HERE.parent / "populations"))  # its ``run`` is another one
     import rows_coverage
@@ -177,35 +209,34 @@ def coverage() -> None:
 
 def tables() -> None:
     rows = pd.read_csv(HERE / "what_differs_losses.csv")
-    print("loss, percent over that of the package's prior and odds", *VARIANTS[1:], "over pooled", sep=" | ")
+    names = [f"{density}, {odds}" for density, odds in VARIANTS]
+    print(line("set (splits)", *names[1:], "over pooled"), line("---", *["---:"] * len(names)), sep="\n")
     for name in dict.fromkeys(rows["set"]):
         part = rows[rows["set"] == name]
-        wide = part.pivot(index="split", columns=["density", "odds"], values="loss")
-        base = wide["share", "1:2:60"]
-        pooled = part.groupby("split").pooled.first()
+        wide = part.pivot(index="split", columns=["density", "odds"], values="loss").dropna()
+        base, pooled = wide["share", "1:2:60"], part.groupby("split").pooled.first()
         cells = [said(100 * (wide[variant] / base - 1)) for variant in VARIANTS[1:]]
-        print(f"{name} ({len(wide)})", *cells, said(100 * (base / pooled - 1)), sep=" | ")
+        print(line(f"{name} ({len(wide)})", *cells, said(100 * (base / pooled.loc[wide.index] - 1))))
     rows = pd.read_csv(HERE / "what_differs_coverage.csv")
-    print("\nslopes: 90% intervals that hold the truth in %, their length, root mean squared error")
-    print("family, clients, sd (replicates)", *VARIANTS, sep=" | ")
-    cells_of: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    replicates_of: dict[tuple[Any, ...], int] = {}
-    for cell, part in rows.groupby(["family", "clients", "slope_sd"], sort=False):
+    print()
+    print(line("family, clients, sd (replicates)", *names), line("---", *["---:"] * len(names)), sep="\n")
+    for (family, clients, slope_sd), part in rows.groupby(["family", "clients", "slope_sd"], sort=False):
+        cells = []
         for density, odds in VARIANTS:
             own = part[(part.density == density) & (part.odds == odds)]
-            replicates_of[cell] = len(own)
-            mean = own[["coverage_slope", "length_slope", "error_slope"]].mean()
-            error = own.coverage_slope.std() / math.sqrt(len(own))
-            cells_of[cell].append(
-                f"{100 * mean.iloc[0]:.1f} ± {100 * error:.1f}, {mean.iloc[1]:.2f}, {mean.iloc[2]:.3f}"
+            cells.append(
+                f"{said(100 * own.coverage_slope, sign='-', digits=1)}; {own.length_slope.mean():.2f}"
             )
-    for cell, texts in cells_of.items():
-        count = replicates_of[cell]
-        print(f"{cell[0]}, {cell[1]}, {cell[2]} ({count})", *texts, sep=" | ")
+        print(line(f"{family}, {clients}, {slope_sd} ({len(own)})", *cells))
 
 
-def said(values: Any) -> str:
-    return f"{values.mean():+.2f} ± {values.std() / math.sqrt(len(values)):.2f}"
+def line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def said(values: Any, sign: str = "+", digits: int = 2) -> str:
+    error = values.std() / math.sqrt(len(values))
+    return f"{values.mean():{sign}.{digits}f} ± {error:.{digits}f}"
 
 
 def main() -> None:
@@ -215,6 +246,8 @@ def main() -> None:
             losses(Path(folder))
         case ["coverage"]:
             coverage()
+        case ["candidates", folder, name, split]:
+            candidates(Path(folder), name, split)
         case ["tables"]:
             tables()
         case _:

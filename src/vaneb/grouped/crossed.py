@@ -136,11 +136,11 @@ def fit_crossed(
     given = inverse - inverse[:, varying] @ np.linalg.solve(
         inverse[np.ix_(varying, varying)], inverse[varying]
     )
-    effects, r = system.effects(roots, solved), sizes[here]
+    effects, r = system.effects(roots[0], solved), sizes[here]
     if here == 0:
         # s_k has covariance C^{-1} given the rest, and its mean moves with that.
         own = roots[0] @ solved.inner_inverse @ roots[0].T
-        pull = (_diagonal(own) @ system.cross @ system.scaled).toarray()
+        pull = (_diagonal(own) @ system.cross @ solved.scaling).toarray()
         shape = (-1, r, len(given))
         posterior = own + np.einsum("kim,kjm->kij", (pull @ given).reshape(shape), pull.reshape(shape))
     else:
@@ -151,7 +151,7 @@ def fit_crossed(
     return Crossed(
         solved.variance, solved.rest[:p], solved.variance * inverse[:p, :p],
         tuple(roots[int(j)] for j in back), tuple(effects[int(j)] for j in back),
-        solved.variance * posterior, system.index(effects[0]),
+        solved.variance * posterior, system.index(effects[0], solved),
         system.index_variance(roots[0], solved) if known else np.empty(0),
     )  # fmt: skip
 
@@ -167,7 +167,9 @@ class _Solved:
     deviance: float
     variance: float
     rest: Array
-    """beta and the s of all groupings but the first."""
+    """beta and the b of all groupings but the first."""
+    scaling: Any
+    """Turns columns of b into columns of s."""
     half: Array
     """Lower triangular root of S."""
     inner_inverse: Array
@@ -223,32 +225,28 @@ class _System:
         value = np.linalg.slogdet(inner)[1].sum() + 2 * np.log(np.diagonal(half)).sum()
         if self.known:
             value += sum(float(np.sum(one**2)) for one in roots) / WIDEST**2 - explained
-            return _Solved(value, 1.0, rest, half, inverse)
+            return _Solved(value, 1.0, scaling @ rest, scaling, half, inverse)
         freedom = self.n - self.p
         variance = max(self.square - explained, 1e-12 * self.square) / freedom
-        return _Solved(value + freedom * np.log(variance), variance, rest, half, inverse)
+        return _Solved(value + freedom * np.log(variance), variance, scaling @ rest, scaling, half, inverse)
 
-    def effects(self, roots: list[Array], solved: _Solved) -> list[Array]:
+    def effects(self, root: Array, solved: _Solved) -> list[Array]:
         """b_j of all groupings, the first one first."""
-        self.scaled = self._scaling(roots)
-        root, self.rest = roots[0], self.scaled @ solved.rest
-        rest = self.rest
-        left = (self.score.ravel() - self.cross @ rest).reshape(-1, self.r)
-        out = [np.einsum("kij,kj->ki", root @ solved.inner_inverse @ root.T, left)]
-        for (a, b), one in zip(self.spans, self.others, strict=True):
-            out.append(rest[a:b].reshape(one.levels, -1))
-        return out
+        left = (self.score.ravel() - self.cross @ solved.rest).reshape(-1, self.r)
+        first = np.einsum("kij,kj->ki", root @ solved.inner_inverse @ root.T, left)
+        others = zip(self.spans, self.others, strict=True)
+        return [first, *(solved.rest[a:b].reshape(one.levels, -1) for (a, b), one in others)]
 
-    def index(self, first: Array) -> Array:
-        """X beta + sum_j Z_j b_j, the first effects being ``first``; after ``effects``."""
-        return np.asarray(self.rows_of @ first.ravel() + self.dense @ self.rest)
+    def index(self, first: Array, solved: _Solved) -> Array:
+        """X beta + sum_j Z_j b_j, the first effects being ``first``."""
+        return np.asarray(self.rows_of @ first.ravel() + self.dense @ solved.rest)
 
     def index_variance(self, root: Array, solved: _Solved) -> Array:
         """Given the first group's s_k a row's index moves with the rest by q = d - Z L C^{-1} L' cross."""
         middle = root @ solved.inner_inverse @ root.T
         own = self.rows_of @ _diagonal(middle)
         out = np.asarray(own.multiply(self.rows_of).sum(axis=1)).ravel()
-        rest = ((self.dense - own @ self.cross) @ self.scaled).tocsr()
+        rest = ((self.dense - own @ self.cross) @ solved.scaling).tocsr()
         step = max(1, ENTRIES // rest.shape[1])
         for i in range(0, self.n, step):
             moved = la.solve_triangular(solved.half, rest[i : i + step].T.toarray(), lower=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _half(a, varying, root, g, c):
     """Leaves C^{-1/2} (A L)' in ``g`` (r, d) and the lower triangular C^{1/2} in ``c`` (r, r).
 
@@ -40,7 +40,7 @@ def _half(a, varying, root, g, c):
     return log_det
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _half_score(cross, varying, root, c, h):
     """Leaves C^{-1/2} L' Z'y in ``h`` (r,)."""
     r = len(varying)
@@ -53,7 +53,7 @@ def _half_score(cross, varying, root, c, h):
         h[j] = total / c[j, j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def _add_client(a, cross, varying, root, g, c, h, total, score):
     """Adds a client to T (lower triangle) and its right-hand side, leaves C^{-1/2} L' Z'y in ``h``; returns
     what L explains of its y'y.  ``g`` and ``c`` are those of ``_half``."""
@@ -74,7 +74,7 @@ def _add_client(a, cross, varying, root, g, c, h, total, score):
     return explained
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def profile(gram, cross, varying, root):
     """Sums over clients at L: log|C_k|, what L explains of y'y, T (d, d) and its right-hand side (d,); and of
     each client the rows of Z' M^{-1} Z (K, r, d) and Z' M^{-1} y (K, r) in the varying coordinates."""
@@ -105,7 +105,7 @@ def profile(gram, cross, varying, root):
     return log_det, explained, total, score, rows_of, score_of
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def index_variances(design, starts, gram, varying, root, inverse):
     """Posterior variance of each row's index z'theta in units of sigma^2, (N,), theta_k and mu both unknown.
 
@@ -138,7 +138,7 @@ def index_variances(design, starts, gram, varying, root, inverse):
     return out
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def tilted(values, a, y, offset, weight, mean, variance, t, n, nodes, logs):
     """Each row's factor exp(n e - t e^2 / 2) replaced by the row, under N(mean, variance) of its index e:
     log of the average ratio, new mean and new variance, (N,) each.
@@ -174,7 +174,7 @@ def tilted(values, a, y, offset, weight, mean, variance, t, n, nodes, logs):
     return constant, middle, spread
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def deviances(gram, cross, square, n_rows, varying, roots):
     """At each of m roots L (m, r, r): restricted deviance (m,), sigma^2 (m,), mu (m, d), and the lower
     triangular root of T (m, d, d)."""

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
-from vaneb.population.lanes import LANES, lanes_of, scratch, weigh
+from vaneb.population.lanes import LANES, in_a_row, lanes_of, scratch, weigh
 
 
 def weighed(x: np.ndarray, precision: np.ndarray, centre: np.ndarray, root: np.ndarray) -> np.ndarray:
@@ -35,3 +35,18 @@ def test_a_client_far_out_that_knows_itself_well() -> None:
     for spread in (1.0, 4.0, 15.0):
         found = weighed(x, precision, np.zeros(1), np.array([[spread]]))
         assert_allclose(found, -0.5 * (1e18 / spread**2), rtol=1e-9)
+
+
+def test_some_of_the_blocks_are_contiguous_and_know_their_clients():
+    x = np.arange(2 * (3 * LANES + 5), dtype=float).reshape(-1, 2)
+    everyone = lanes_of(x, np.ones_like(x))
+    for few, rows in (
+        (slice(0, 4, 3), np.r_[0:LANES, 3 * LANES : len(x)]),
+        (slice(0, 4, 2), np.r_[0:LANES, 2 * LANES : 3 * LANES]),
+        (slice(1, 3), np.arange(LANES, 3 * LANES)),
+    ):
+        some = everyone.some(few)
+        assert some.clients == len(rows)
+        assert some.x.flags.c_contiguous
+        assert some.precision.flags.c_contiguous
+        assert np.array_equal(in_a_row(some.x, some.clients), x[rows])

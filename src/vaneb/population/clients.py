@@ -122,8 +122,7 @@ class GaussianClients:
         few: slice,
         *which: NDArray,
     ) -> tuple[Array, ...]:
-        x, precision, keys = self.lanes.x[few], self.lanes.precision[few], self.keys[few]
-        n = clients_in(self.lanes.clients, few)
+        (x, precision, n), keys = self.lanes.some(few), np.ascontiguousarray(self.keys[few])
         logs = log_of(population.weights)
         return added(
             lambda at, m: kernel(
@@ -176,13 +175,13 @@ class OtherClients:
         varying, shared = self.coordinates
         if len(shared):
             population, theta = self._draw_shared(population, theta, few, rng)
-        x, precision, component = self.lanes.x[few], self.lanes.precision[few], self.component[few]
+        (x, precision, n), component = self.lanes.some(few), np.ascontiguousarray(self.component[few])
         wide = self.coordinates.widened(basis)
         sums = added(
             lambda at, m: kernels.add_up(
                 m, x[at], precision[at], component[at], theta[at], varying, population.centres, wide
             ),
-            clients_in(self.lanes.clients, few),
+            n,
         )
         return population, ComponentSums(*sums)
 
@@ -192,9 +191,8 @@ class OtherClients:
         What is drawn under the view is a proposal.  A client that refuses it keeps its theta and draws a
         component for it.
         """
-        x, precision, keys, component = (
-            part[few] for part in (self.lanes.x, self.lanes.precision, self.keys, self.component)
-        )
+        (x, precision, n), keys = self.lanes.some(few), np.ascontiguousarray(self.keys[few])
+        component = np.empty(keys.shape, dtype=np.int64)
         logs, theta = log_of(population.weights), np.empty(x.shape)
 
         def block(part: slice) -> None:
@@ -205,7 +203,6 @@ class OtherClients:
 
         list(map_blocks(block, len(x), BLOCK_LANES))
         rows = self._rows(few)
-        n = len(rows)
         proposed = in_a_row(theta, n)
         log_ratio, old = self._ratio(proposed, rows), self.log_ratio[rows]
         chance = np.empty(keys.shape)
@@ -217,11 +214,10 @@ class OtherClients:
         log_ratio[stay], proposed[stay] = old[stay], self.theta[rows][stay]
         self.log_ratio[rows], self.theta[rows] = log_ratio, proposed
         if stay.any():
-            picked = component.ravel()
-            picked[np.flatnonzero(stay)] = _components_of(
+            component.flat[np.flatnonzero(stay)] = _components_of(
                 proposed[stay], population, self.coordinates.varying, chance[stay]
             )
-            self.component[few] = picked.reshape(component.shape)
+        self.component[few] = component
         return side_by_side(proposed)
 
     def _draw_shared(
@@ -288,13 +284,6 @@ class OtherClients:
         points = self.units.centre + self.units.scale * theta
         ratio = self._some(rows).at(points) - view.at(points)
         return np.where(np.isfinite(ratio), ratio, -np.inf)
-
-
-def clients_in(n_clients: int, few: slice) -> int:
-    """How many clients are in some of the blocks of lanes; the last block may not be full."""
-    blocks = np.arange(-(-n_clients // LANES))[few]
-    last = blocks[-1] * LANES + LANES
-    return len(blocks) * LANES - max(0, int(last) - n_clients)
 
 
 def added(function: Callable[[slice, int], tuple[Array, ...]], n_clients: int) -> tuple[Array, ...]:

@@ -43,9 +43,16 @@ class Lanes(NamedTuple):
     clients: int
     """K"""
 
-    def part(self, blocks: slice) -> Lanes:
-        first, last = blocks.start * LANES, min(blocks.stop * LANES, self.clients)
-        return Lanes(self.x[blocks], self.precision[blocks], last - first)
+    def some(self, few: slice) -> Lanes:
+        """Some of the blocks; the last one may not be full.
+
+        Contiguous, since kernels would be compiled once more for arrays that are not.
+        """
+        blocks = np.arange(len(self.x))[few]
+        clients = len(blocks) * LANES
+        if len(blocks) and blocks[-1] == len(self.x) - 1:
+            clients -= len(self.x) * LANES - self.clients
+        return Lanes(np.ascontiguousarray(self.x[few]), np.ascontiguousarray(self.precision[few]), clients)
 
 
 def side_by_side(values: Array) -> Array:

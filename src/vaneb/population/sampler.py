@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from vaneb.blocks import Progress, one_blas_thread
 from vaneb.likelihood.base import Array, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
-from vaneb.population.clients import Clients, Coordinates, clients_in, clients_of
+from vaneb.population.clients import Clients, Coordinates, clients_of
 from vaneb.population.conditioning import moments_of
-from vaneb.population.lanes import Lanes, in_a_row, lanes_of
+from vaneb.population.lanes import in_a_row, lanes_of
 from vaneb.population.mixtures import Mixture, draw_moves, draw_population
 from vaneb.population.options import Options
 from vaneb.population.start import first_mixture, with_lone_clients
@@ -118,7 +118,7 @@ class _Chain:
 
     def start(self, few: slice) -> Mixture:
         lanes = self.clients.lanes
-        some = Lanes(lanes.x[few], lanes.precision[few], clients_in(self.n, few))
+        some = lanes.some(few)
         population = first_mixture(
             some, self.varying, self.most, lambda count: self.rng.choice(some.clients, count)
         )

@@ -122,7 +122,7 @@ def _expected(clients: Lanes, varying: NDArray[np.intp], groups: Groups) -> tupl
     """Expected numbers of clients, and first and second moments of theta - mu, by group."""
     (m, d), sums = groups.centres.shape, None
     for first in range(0, len(clients.x), BLOCKS):
-        some = clients.part(slice(first, min(first + BLOCKS, len(clients.x))))
+        some = clients.some(slice(first, min(first + BLOCKS, len(clients.x))))
         _, p, mean, covariance = components_of(some, *groups, full=True)
         u = np.ascontiguousarray((mean - groups.centres)[:, :, varying].swapaxes(0, 1))
         weighted = p.T[:, :, None] * u

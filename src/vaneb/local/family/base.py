@@ -161,7 +161,7 @@ class Family:
             raise InvalidReport(f"response: the {self.name} family takes one number for each row")
         bad = np.flatnonzero(~self.allowed(rows.response))
         if bad.size:
-            client, y = rows.ids[rows.client_of_row[bad[0]]], rows.response[bad[0]]
+            client, y = rows.owner(bad[0]), rows.response[bad[0]]
             raise InvalidReport(
                 f"client {client!r}: response {y:g} is not {self.rule}, as the {self.name} family needs"
             )

@@ -83,13 +83,13 @@ class GroupedRows:
         group = rank[inverse]
         order = np.argsort(group, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(labels)))])
-        columns = _columns(design, response, offset, weight, len(keys))
-        p = columns[0].shape[1]
+        z, y, shift, w = _columns(design, response, offset, weight, len(keys))
+        p = z.shape[1]
         named = tuple(names) if names is not None else tuple(f"x{j + 1}" for j in range(p))
         if len(named) != p:
             raise InvalidReport(f"{len(named)} names for {p} columns of the design")
-        sorted_columns = (column[order] for column in columns)
-        rows = cls(*sorted_columns, starts, tuple(labels[by_appearance].tolist()), named)
+        ids = tuple(labels[by_appearance].tolist())
+        rows = cls(z[order], y[order], shift[order], w[order], starts, ids, named)
         rows._check()
         return rows
 

@@ -28,7 +28,7 @@ from vaneb.tables import client_type_of, refuse_total, reports_of
 from vaneb.validation import Place
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _of_ids(ids: Sequence[object], numbers: Sequence[int]) -> Iterator[str]:
         yield str(error)
 
 
-def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Rows]) -> Iterator[str]:
+def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Indices]) -> Iterator[str]:
     """Estimates, sample sizes and noise, each by itself: one message for each cell or matrix.
 
     ``readable``: rows whose cell of a column is to be judged; all by default.
@@ -171,7 +171,7 @@ def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Rows]) -> I
     ids = np.array([str(label) for label in columns.ids], dtype=object)
     everyone = np.arange(len(ids))
 
-    def rows_of(*used: str) -> Rows:
+    def rows_of(*used: str) -> Indices:
         rows = everyone
         for column in used:
             rows = np.intersect1d(rows, readable.get(column, everyone))
@@ -179,7 +179,7 @@ def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Rows]) -> I
 
     for j, column in enumerate(found.estimates):
 
-        def finite(rows: Rows, j: int = j) -> None:
+        def finite(rows: Indices, j: int = j) -> None:
             place = Place(ids[rows], found.names[j : j + 1])
             validation.check_estimates(columns.estimate[rows, j : j + 1], place)
 
@@ -202,7 +202,7 @@ def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Rows]) -> I
         for values, names, used in parts:
 
             def positive(
-                rows: Rows, form: str = form, values: Array = values, names: tuple[str, ...] = names
+                rows: Indices, form: str = form, values: Array = values, names: tuple[str, ...] = names
             ) -> None:
                 given: dict[str, Any] = {**dict.fromkeys(forms), form: values[rows]}
                 as_covariance_function(**given, n=np.ones(len(rows)), place=Place(ids[rows], names))
@@ -210,7 +210,7 @@ def _of_numbers(columns: Columns, found: Layout, readable: dict[str, Rows]) -> I
             yield from _refused(positive, rows_of(*used))
 
 
-def _refused(judge: Callable[[Rows], object], rows: Rows) -> Iterator[str]:
+def _refused(judge: Callable[[Indices], object], rows: Indices) -> Iterator[str]:
     """What ``judge`` says of each client that it refuses."""
     if not rows.size:
         return

@@ -92,6 +92,23 @@ def test_empirical_softmax_of_many_points_and_of_a_client_again_and_again() -> N
     assert_allclose(by_pairs, alone[clients, np.arange(150)], rtol=1e-12, atol=1e-300)
 
 
+def test_many_rows_of_many_classes_are_taken_a_few_at_a_time() -> None:
+    rng = np.random.default_rng(8)
+    d, n, n_classes = 9, 300, 6
+    rows, projections = rng.normal(size=(n, d)), rng.normal(size=(n_classes, d, d)) / d
+    function = EmpiricalSoftmax(rows, np.array([0, n]), projections)
+    points, step = rng.normal(size=(1, 2, d)), 1e-5
+    loadings = np.einsum("cab,ib->ica", projections, rows)
+    for precision, theta in zip(function.precision(points)[0], points[0], strict=True):
+        share = softmax(loadings @ theta, axis=1)
+        each = [np.cov(loading.T, aweights=p, ddof=0) for loading, p in zip(loadings, share, strict=True)]
+        assert_allclose(precision, np.mean(each, axis=0), rtol=1e-11, atol=1e-14)
+    gradient = function.precision_gradient(points)
+    for i, move in enumerate(step * np.eye(d)):
+        difference = (function.precision(points + move) - function.precision(points - move)) / (2 * step)
+        assert_allclose(gradient[..., i], difference, rtol=1e-5, atol=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["empirical", "moment"])
 def test_logistic_regression_is_softmax_of_two_classes(kind: str) -> None:
     two_classes = np.stack([np.eye(D), np.zeros((D, D))])

@@ -50,8 +50,11 @@ def central(grid: LoopbackGrid, settings: Settings):
         _, frame = client_data.read_client(Path(node.node_config["data"]))
         models.append(client_data.local_model(frame, settings))
     if settings.likelihood == "exact":
-        rows = GroupedRows.from_lists(
-            [m.rows.design for m in models], [m.rows.response for m in models], names=models[0].rows.names
+        rows = GroupedRows.from_columns(
+            np.repeat(np.arange(len(models)), [len(m.rows.response) for m in models]),
+            np.concatenate([m.rows.design for m in models]),
+            np.concatenate([m.rows.response for m in models]),
+            names=models[0].rows.names,
         )
         return exact_likelihood(rows, models[0].family)
     single = [client_data.local_report(model, settings)[0] for model in models]

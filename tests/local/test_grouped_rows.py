@@ -37,18 +37,6 @@ def test_take_by_slice_is_a_view_and_by_index_a_permutation():
     assert rows.take(slice(2, 2)).n_clients == 0
 
 
-def test_lists_and_columns_agree():
-    rows = make()
-    again = GroupedRows.from_lists(
-        [rows.design[:2], rows.design[2:4], rows.design[4:]],
-        [rows.response[:2], rows.response[2:4], rows.response[4:]],
-        ids=rows.ids,
-    )
-    np.testing.assert_array_equal(again.design, rows.design)
-    np.testing.assert_array_equal(again.starts, rows.starts)
-    assert again.names == ("x1", "x2")
-
-
 def test_pooled_is_one_client():
     pooled = make().pooled()
     assert pooled.n_clients == 1
@@ -64,5 +52,7 @@ def test_errors_name_the_place():
         GroupedRows.from_columns(["p", "q"], z, np.zeros(2))
     with pytest.raises(InvalidReport, match="no rows"):
         GroupedRows.from_columns([], np.zeros((0, 2)), [])
-    with pytest.raises(InvalidReport, match="client 1 has no rows"):
-        GroupedRows.from_lists([z[:1], z[:0]], [[1.0], []])
+    with pytest.raises(InvalidReport, match="1 names for 2 columns"):
+        GroupedRows.from_columns(["p", "q", "q"], np.ones((3, 2)), np.zeros(3), names=("one",))
+    with pytest.raises(InvalidReport, match="client 'q': weight -1 is negative"):
+        GroupedRows.from_columns(["p", "q"], np.ones((2, 2)), np.zeros(2), weight=[1.0, -1.0])

@@ -45,8 +45,8 @@ KINDS = {
 EXPONENT_LIMIT = 200.0
 #: Exponentials up to here, and the products of two of them, are far from overflow.
 SAFE_EXPONENT = 300.0
-#: Points of a client that are taken together, and pairs of row and point in one step.
-AT_ONCE, PAIRS = 64, 4096
+#: Points of a client that are taken together; pairs of row and point, and entries of tensors, in one step.
+AT_ONCE, PAIRS, ENTRIES = 64, 4096, 1 << 20
 
 #: A zero divided by makes no error, whose test would keep a loop scalar.
 compiled = njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
@@ -66,7 +66,8 @@ def row_moments(rows, starts, stops, response, projections, points, kind, parame
     n_index, n_terms = max(n_classes - 1, 1), 1
     if kind == SOFTMAX:
         n_terms = n_classes * (n_classes - 1) // 2 * (n_classes + 1 if order == 3 else 3) // 3
-    loadings, products = np.empty((n_classes * PAIRS, d)), np.empty((n_terms * PAIRS, n_tuples))
+    most = max(1, min(PAIRS, ENTRIES // (n_terms * n_tuples)))
+    loadings, products = np.empty((n_classes * most, d)), np.empty((n_terms * most, n_tuples))
     index, weight, observed = np.empty(n_index * PAIRS), np.empty(n_terms * PAIRS), np.empty(PAIRS)
     # All clients' points, or those that they share, one after the other.
     points_t = np.ascontiguousarray(points.reshape(-1, d).T)
@@ -83,8 +84,9 @@ def row_moments(rows, starts, stops, response, projections, points, kind, parame
             at = np.ascontiguousarray(points_t[:, origin + first : origin + first + width])
             entries = np.zeros((n_tuples, width))
             farthest = (at * at).sum(axis=0).max() if kind == SOFTMAX else 0.0
-            for row in range(starts[k], stops[k], PAIRS // width):
-                n = min(PAIRS // width, stops[k] - row)
+            step = min(most, PAIRS // width)
+            for row in range(starts[k], stops[k], step):
+                n = min(step, stops[k] - row)
                 largest = _set_loadings(rows[row : row + n], projections, kind, loadings)
                 _set_products(loadings[: n_classes * n], n, kind, tuples, stops[k] - starts[k], products)
                 own = loadings[(n_classes - n_index) * n : n_classes * n]

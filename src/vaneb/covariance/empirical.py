@@ -36,6 +36,7 @@ from vaneb.errors import InvalidReport
 Offsets = NDArray[np.int64]
 #: Models by name.
 MODELS = ("poisson", "logistic", "negative-binomial")
+#: Of models that read no responses, or have no classes.
 NONE, NO_CLASSES = np.zeros(0), np.zeros((0, 0, 0))
 
 

@@ -95,10 +95,8 @@ class MomentSoftmax(_Moments):
     The integrals are taken by the trapezoid rule, which converges exponentially for these functions
     and, unlike Gauss-Hermite nodes, follows logits of large variance (``_quadrature.RULES`` has the
     accuracy).  Beyond a standard deviation of 20 of a logit difference the nodes become too sparse and
-    digits are lost; the value stays positive semidefinite.  Cost per client and point, d = 3: logistic
-    regression 2-3 microseconds; three classes 20 to 100, growing with the product of the logits'
-    standard deviations; four classes 1 to 8 milliseconds.  More than four classes in more than three
-    dimensions are refused; use ``EmpiricalSoftmax`` there.
+    digits are lost; the value stays positive semidefinite.  More than four classes in more than three
+    dimensions are refused, since they take too long; use ``EmpiricalSoftmax`` there.
 
     Parameters
     ----------

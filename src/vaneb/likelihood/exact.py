@@ -24,7 +24,7 @@ from vaneb.likelihood.base import Array, Ascent, Box, Likelihood
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import ConstantGaussian, transposed
 from vaneb.likelihood.loss_sums import LossSums
-from vaneb.likelihood.pairwise import SKIP, Pairwise, Rows
+from vaneb.likelihood.pairwise import SKIP, Indices, Pairwise
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Family
@@ -94,7 +94,7 @@ class ExactLikelihood(Pairwise):
         return self.constant[:, None] - losses.reshape(-1, m) / self.dispersion, None
 
     def _scores(
-        self, found: None, atoms: Array, client: Rows, atom: Rows, frozen: bool
+        self, found: None, atoms: Array, client: Indices, atom: Indices, frozen: bool
     ) -> tuple[Array, Array]:
         _, gradient, hessian = self.objective.terms(atoms[atom], client)
         gradient /= -self.dispersion

@@ -20,7 +20,7 @@ import numpy as np
 from vaneb.covariance.base import CovarianceFunction
 from vaneb.likelihood.base import Array, Box, as_matrices
 from vaneb.likelihood.gaussian import VaryingGaussian
-from vaneb.likelihood.pairwise import Pairwise, Rows
+from vaneb.likelihood.pairwise import Indices, Pairwise
 from vaneb.likelihood.starts import box_of, plausible_points
 from vaneb.semidefinite import generalised_inverse
 
@@ -53,7 +53,7 @@ class FunctionGaussian(Pairwise, VaryingGaussian):
         return out, pairs
 
     def _scores(
-        self, found: tuple[Array, ...], atoms: Array, client: Rows, atom: Rows, frozen: bool
+        self, found: tuple[Array, ...], atoms: Array, client: Indices, atom: Indices, frozen: bool
     ) -> tuple[Array, Array]:
         away, unit, n = (part[client * len(atoms) + atom] for part in found)
         if frozen:

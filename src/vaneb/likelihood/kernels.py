@@ -9,7 +9,7 @@ estimate is many standard errors away from the origin.
 The kernels release the interpreter lock and are called on blocks of clients (``vaneb.blocks``).
 
 Shapes: x (K, d), precision (K, d) where it is diagonal, else (K, d * d), constant (K,), atoms_t (d, m); with
-``_t`` transposed.  One loop serves both structures: two special ones were no more than 1.15 times as fast.
+``_t`` transposed.
 """
 
 from __future__ import annotations

@@ -64,9 +64,9 @@ def matched(likelihood: Likelihood, centres: Array, spread: Array) -> Matched:
             after = np.linalg.inv((away * weight[:, None]).T @ away)
         values, vectors = np.linalg.eigh(root.T @ (after - inverse) @ root)
         half = np.linalg.solve(root.T, vectors * np.sqrt(np.maximum(values, LEAST)))
-        told = half @ half.T
+        told_by_client = half @ half.T
         # With this precision, whatever its least, the posterior mean is as it was found.
-        found.append((mean, told, told @ mean + inverse @ (mean - centre)))
+        found.append((mean, told_by_client, told_by_client @ mean + inverse @ (mean - centre)))
     return Matched(*(np.array(part) for part in zip(*found, strict=True)))
 
 

@@ -18,7 +18,7 @@ from vaneb.likelihood.base import Array, Ascent, Likelihood
 
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
 SKIP = -28.0
-Rows = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 
 class Pairwise(Likelihood):
@@ -35,7 +35,7 @@ class Pairwise(Likelihood):
 
     @abstractmethod
     def _scores(
-        self, found: Any, atoms: Array, client: Rows, atom: Rows, frozen: bool
+        self, found: Any, atoms: Array, client: Indices, atom: Indices, frozen: bool
     ) -> tuple[Array, Array]:
         """Scores (N, d) and informations (N, d, d) of pairs of ``client`` (N,) and ``atom`` (N,)."""
 

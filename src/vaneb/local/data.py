@@ -20,8 +20,8 @@ Array = NDArray[np.float64]
 class GroupedRows:
     """Rows of K clients, one client after the other: client k owns rows ``starts[k]:starts[k+1]``.
 
-    Build it with ``GroupedRows.from_columns`` (rows in any order, with a column of client ids) or
-    ``GroupedRows.from_lists`` (one block of rows per client); both check the numbers.
+    Build it with ``GroupedRows.from_columns`` (rows in any order, with a column of client ids), which checks
+    the numbers.
     """
 
     design: Array
@@ -84,74 +84,39 @@ class GroupedRows:
         order = np.argsort(group, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(labels)))])
         z, y, shift, w = _columns(design, response, offset, weight, len(keys))
+        p = z.shape[1]
+        named = tuple(names) if names is not None else tuple(f"x{j + 1}" for j in range(p))
+        if len(named) != p:
+            raise InvalidReport(f"{len(named)} names for {p} columns of the design")
         ids = tuple(labels[by_appearance].tolist())
-        return cls._checked(z[order], y[order], shift[order], w[order], starts, ids, names)
+        rows = cls(z[order], y[order], shift[order], w[order], starts, ids, named)
+        rows._check()
+        return rows
 
-    @classmethod
-    def from_lists(
-        cls,
-        designs: list[ArrayLike],
-        responses: list[ArrayLike],
-        *,
-        offsets: list[ArrayLike] | None = None,
-        weights: list[ArrayLike] | None = None,
-        ids: tuple[Any, ...] | None = None,
-        names: tuple[str, ...] | None = None,
-    ) -> Self:
-        """One design (n_k, p) and one response (n_k,) for each client."""
-        if not designs or len(designs) != len(responses):
-            raise InvalidReport(
-                f"{len(designs)} designs and {len(responses)} responses: give one of each per client"
-            )
-        starts = np.concatenate([[0], np.cumsum([len(np.asarray(y)) for y in responses])])
-        columns = _columns(
-            np.concatenate([np.atleast_2d(np.asarray(d, dtype=np.float64)) for d in designs]),
-            np.concatenate([np.asarray(r, dtype=np.float64) for r in responses]),
-            None if offsets is None else np.concatenate([np.asarray(o) for o in offsets]),
-            None if weights is None else np.concatenate([np.asarray(w) for w in weights]),
-            int(starts[-1]),
-        )
-        return cls._checked(*columns, starts, ids or tuple(range(len(designs))), names)
-
-    @classmethod
-    def _checked(
-        cls,
-        design: Array,
-        response: Array,
-        offset: Array,
-        weight: Array,
-        starts: Any,
-        ids: Any,
-        names: Any,
-    ) -> Self:
-        p = design.shape[1]
-        names = tuple(names) if names is not None else tuple(f"x{j + 1}" for j in range(p))
-        if len(names) != p:
-            raise InvalidReport(f"{len(names)} names for {p} columns of the design")
-        rows = cls(design, response, offset, weight, np.asarray(starts, dtype=np.intp), tuple(ids), names)
-        if len(rows.ids) != rows.n_clients:
-            raise InvalidReport(f"{len(rows.ids)} ids for {rows.n_clients} clients")
-        if not rows.n_rows.all():
-            empty = rows.ids[int(np.argmin(rows.n_rows))]
-            raise InvalidReport(f"client {empty!r} has no rows; leave it out")
+    def _check(self) -> None:
+        """Refuse numbers that are not finite and negative weights, by client and column."""
+        responses = self.response.reshape(len(self.response), -1).T
         for column, values in [
-            *zip(names, design.T, strict=True),
-            *(("response", column) for column in response.reshape(len(response), -1).T),
-            ("offset", offset),
-            ("weight", weight),
+            *zip(self.names, self.design.T, strict=True),
+            *(("response", column) for column in responses),
+            ("offset", self.offset),
+            ("weight", self.weight),
         ]:
             bad = np.flatnonzero(~np.isfinite(values))
             if bad.size:
-                client = rows.ids[int(np.searchsorted(rows.starts, bad[0], side="right")) - 1]
                 raise InvalidReport(
-                    f"client {client!r}, column {column!r}: {values[bad[0]]} is not a finite number; "
-                    "drop or impute such rows first"
+                    f"client {self.owner(bad[0])!r}, column {column!r}: {values[bad[0]]} is not a finite "
+                    "number; drop or impute such rows first"
                 )
-        light = np.flatnonzero(weight < 0)
+        light = np.flatnonzero(self.weight < 0)
         if light.size:
-            client = rows.ids[int(np.searchsorted(rows.starts, light[0], side="right")) - 1]
-            raise InvalidReport(f"client {client!r}: weight {weight[light[0]]:g} is negative")
-        return rows
+            raise InvalidReport(
+                f"client {self.owner(light[0])!r}: weight {self.weight[light[0]]:g} is negative"
+            )
+
+    def owner(self, row: int | np.intp) -> Any:
+        """Id of the client that owns a row."""
+        return self.ids[int(np.searchsorted(self.starts, row, side="right")) - 1]
 
     def take(self, clients: NDArray[np.intp] | slice) -> Self:
         """Some of the clients, in the order given; views for a slice of step 1, copies otherwise."""

@@ -35,21 +35,9 @@ NULL_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class LocalFits:
-    """K local fits."""
+class LocalFits(Minima):
+    """K local fits; penalised where ``outcome`` is not "converged", with derivatives of the loss alone."""
 
-    theta: Array
-    """Estimates; penalised where ``outcome`` is not "converged".  Shape (K, d)."""
-    outcome: NDArray[np.str_]
-    """Keys of ``OUTCOMES``, shape (K,)."""
-    loss: Array
-    """Sum of the client's losses at ``theta``, without penalty: (K,)."""
-    gradient: Array
-    """Gradient of ``loss`` at ``theta``: (K, d)."""
-    hessian: Array
-    """Hessian of ``loss`` at ``theta``: (K, d, d)."""
-    iterations: NDArray[np.int64]
-    """Newton iterations, shape (K,)."""
     n: NDArray[np.intp]
     """Rows per client, shape (K,)."""
 
@@ -77,9 +65,7 @@ class LocalFits:
         return out
 
 
-def fit_clients(
-    rows: GroupedRows, family: Family, *, ridge_rows: float = 1.0, max_iterations: int = 60
-) -> LocalFits:
+def fit_clients(rows: GroupedRows, family: Family, *, ridge_rows: float = 1.0) -> LocalFits:
     """Fit every client by itself, all in one batch.
 
     Parameters
@@ -87,7 +73,6 @@ def fit_clients(
     rows : the rows of K clients
     family : see ``vaneb.local.families``
     ridge_rows : r, weight of the penalty for clients without an estimate, in rows
-    max_iterations : of Newton's method
 
     Examples
     --------
@@ -102,13 +87,8 @@ def fit_clients(
     1.098612
     """
     family.check(rows)
-    fits = fit_objective(
-        family.objective(rows),
-        family.pooled_objective(rows),
-        rows.n_rows,
-        ridge_rows=ridge_rows,
-        max_iterations=max_iterations,
-    )
+    objective, pooled = family.objective(rows), family.pooled_objective(rows)
+    fits = fit_objective(objective, pooled, rows.n_rows, ridge_rows=ridge_rows)
     if rows.response.ndim > 1:
         return fits
     first = rows.starts[:-1]
@@ -118,28 +98,22 @@ def fit_clients(
 
 
 def fit_objective(
-    objective: Objective,
-    pooled: Objective,
-    n: NDArray[np.intp],
-    *,
-    ridge_rows: float = 1.0,
-    max_iterations: int = 60,
+    objective: Objective, pooled: Objective, n: NDArray[np.intp], *, ridge_rows: float = 1.0
 ) -> LocalFits:
     """As ``fit_clients``, for any K losses and the sum of them all as one client (``pooled``)."""
     if not ridge_rows > 0:
         raise InvalidOption(f"ridge_rows must be positive; it is {ridge_rows}")
-    minima = minimise(objective, max_iterations=max_iterations)
+    minima = minimise(objective)
     lost = np.flatnonzero(minima.outcome != CONVERGED)
-    theta, loss, gradient, hessian = minima.theta, minima.value, minima.gradient, minima.hessian
-    iterations = minima.iterations
+    fits = LocalFits(**vars(minima), n=n)
     if lost.size:
         centre, row_information = pooled_row(minimise(pooled), pooled, int(n.sum()))
         penalised = Penalised(objective.take(lost), centre, ridge_rows * row_information)
-        rescued = minimise(penalised, max_iterations=max_iterations)
-        theta[lost] = rescued.theta
-        iterations[lost] += rescued.iterations
-        loss[lost], gradient[lost], hessian[lost] = objective.terms(rescued.theta, lost)
-    return LocalFits(theta, minima.outcome, loss, gradient, hessian, iterations, n)
+        rescued = minimise(penalised)
+        fits.theta[lost] = rescued.theta
+        fits.iterations[lost] += rescued.iterations
+        fits.loss[lost], fits.gradient[lost], fits.hessian[lost] = objective.terms(rescued.theta, lost)
+    return fits
 
 
 def pooled_row(minima: Minima, pooled: Objective, n_rows: int) -> tuple[Array, Array]:

@@ -74,14 +74,13 @@ class MEstimator:
         """Whether derivatives are taken by torch."""
         return self.derivatives == "torch" or (self.derivatives == "auto" and find_spec("torch") is not None)
 
-    def fit(self, rows: GroupedRows, *, ridge_rows: float = 1.0, max_iterations: int = 100) -> LocalFits:
+    def fit(self, rows: GroupedRows, *, ridge_rows: float = 1.0) -> LocalFits:
         """Fit every client by itself; as ``vaneb.local.fit.fit_clients``."""
         return fit_objective(
             LossObjective(rows, self),
             LossObjective(rows.pooled(), self),
             rows.n_rows,
             ridge_rows=ridge_rows,
-            max_iterations=max_iterations,
         )
 
     def scores(self, rows: GroupedRows, theta: Array) -> Array:

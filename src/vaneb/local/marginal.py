@@ -81,7 +81,7 @@ def laplace(
         modes = found.theta
         covariance: Array = np.linalg.inv(found.hessian).astype(np.float64)
         log_determinant = np.linalg.slogdet(found.hessian)[1].sum() + len(modes) * np.log(variances).sum()
-        log_likelihood = constant - float(found.value.sum()) - 0.5 * log_determinant
+        log_likelihood = constant - float(found.loss.sum()) - 0.5 * log_determinant
         known = (precision - precision @ covariance @ precision).sum(axis=0)
         if log_likelihood < before + SETTLED:
             break

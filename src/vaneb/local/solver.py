@@ -32,6 +32,7 @@ OUTCOMES = {
     ITERATION_LIMIT: "the iterations ended before the estimate settled",
 }
 
+MOST_ITERATIONS = 60
 #: Newton stops when a full step changes the index by this little, relative to 1 + the index.
 STEP_TOLERANCE = 1e-9
 #: ... or when the loss cannot be told from its minimum and the step is small.
@@ -52,16 +53,16 @@ class Minima:
 
     theta: Array
     """Shape (K, d)."""
-    value: Array
-    """Shape (K,)."""
+    loss: Array
+    """At ``theta``, (K,)."""
     gradient: Array
-    """Shape (K, d)."""
+    """Of the loss, (K, d)."""
     hessian: Array
-    """Shape (K, d, d)."""
+    """Of the loss, (K, d, d)."""
     outcome: NDArray[np.str_]
     """Shape (K,), of the keys of ``OUTCOMES``."""
     iterations: NDArray[np.int64]
-    """Shape (K,)."""
+    """Of Newton's method, (K,)."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def full_rank(metric: Array) -> NDArray[np.bool_]:
     return (scale > 0).all(axis=1) & (smallest > RANK_TOLERANCE)
 
 
-def minimise(objective: Objective, *, start: Array | None = None, max_iterations: int = 60) -> Minima:
+def minimise(objective: Objective, *, start: Array | None = None) -> Minima:
     """Minimise K losses by damped Newton."""
     n_clients = objective.n_clients
     theta = objective.start() if start is None else np.array(start, dtype=np.float64)
@@ -126,7 +127,7 @@ def minimise(objective: Objective, *, start: Array | None = None, max_iterations
     step[running], definite = solve_each(hessian[running], gradient[running])
     running = running[definite]
 
-    for iteration in range(1, max_iterations + 1):
+    for iteration in range(1, MOST_ITERATIONS + 1):
         if not running.size:
             break
         iterations[running] = iteration

@@ -140,8 +140,11 @@ def test_secure_sums_between_processes_give_the_plain_result(story):
     for name in NAMES:
         _, frame = client_data.read_client(story.folder / f"{name}.csv")
         models.append(client_data.local_model(frame, SECURE))
-    rows = GroupedRows.from_lists(
-        [m.rows.design for m in models], [m.rows.response for m in models], names=models[0].rows.names
+    rows = GroupedRows.from_columns(
+        np.repeat(np.arange(len(models)), [len(m.rows.response) for m in models]),
+        np.concatenate([m.rows.design for m in models]),
+        np.concatenate([m.rows.response for m in models]),
+        names=models[0].rows.names,
     )
     first = cover(*box_of(SECURE), SECURE.atoms, SECURE.seed)
     weights = np.full(len(first), 1 / len(first))

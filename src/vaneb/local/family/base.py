@@ -67,6 +67,9 @@ class Family:
     GLM: ClassVar[str] = ""
     """Its name among the models of ``vaneb.covariance.EmpiricalScores``, if it is one of them."""
 
+    too_much_scatter: ClassVar[str] = ""
+    """What to say where responses scatter ``{ratio}`` times as much as the family has it."""
+
     dispersion: float = field(default=1.0, kw_only=True)
     """phi in the log-likelihood -w loss / phi: variance of Gaussian noise, 1 / shape of a gamma response."""
 
@@ -161,7 +164,7 @@ class Family:
             raise InvalidReport(f"response: the {self.name} family takes one number for each row")
         bad = np.flatnonzero(~self.allowed(rows.response))
         if bad.size:
-            client, y = rows.ids[rows.client_of_row[bad[0]]], rows.response[bad[0]]
+            client, y = rows.owner(bad[0]), rows.response[bad[0]]
             raise InvalidReport(
                 f"client {client!r}: response {y:g} is not {self.rule}, as the {self.name} family needs"
             )
@@ -249,25 +252,24 @@ class Family:
 
     # ---------------------------------------------------------------- scatter
 
+    def residual_variance(self, rows: GroupedRows, index: Array) -> Array | None:
+        """Variance of each squared Pearson residual, (N,); ``None`` where they say nothing of scatter."""
+        return None
+
     def scatter(self, rows: GroupedRows, index: Array, freedom: float) -> tuple[float, str]:
-        """Pearson's statistic per degree of freedom, and what to say where that is more than the family has
-        it, else nothing."""
-        return 1.0, ""
+        """Pearson's statistic per degree of freedom and a note, where it is beyond chance and ``NOTICED``.
 
-    def too_much_scatter(
-        self, rows: GroupedRows, index: Array, freedom: float, fourth: Array
-    ) -> float | None:
-        """Pearson's statistic per degree of freedom, where it is beyond chance and beyond ``NOTICED``.
-
-        ``fourth`` is the variance of one squared Pearson residual, (N,).
+        Else 1 and no note.
         """
+        fourth = self.residual_variance(rows, index)
+        if fourth is None or freedom <= 0:
+            return 1.0, ""
         mean = self.mean(index)
         squares = rows.weight * (rows.response - mean) ** 2 / self.variance(mean)
-        if freedom <= 0:
-            return None
-        ratio = float(squares.sum()) / freedom
-        error = float(np.sqrt(fourth.sum())) / freedom
-        return ratio if ratio > max(NOTICED, 1 + BEYOND_CHANCE * error) else None
+        ratio, error = float(squares.sum()) / freedom, float(np.sqrt(fourth.sum())) / freedom
+        if ratio <= max(NOTICED, 1 + BEYOND_CHANCE * error):
+            return 1.0, ""
+        return ratio, self.too_much_scatter.format(ratio=ratio)
 
 
 #: Scatter is worth a word when Pearson's statistic is this many times its degrees of freedom: standard errors

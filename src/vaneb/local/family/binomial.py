@@ -49,6 +49,10 @@ class Binomial(Family):
     rule: ClassVar[str] = "0 or 1, or a share of successes between them"
     score_name: ClassVar[str] = "log-loss"
     GLM: ClassVar[str] = "logistic"
+    too_much_scatter: ClassVar[str] = (
+        "successes scatter more than binomial ones: within clients their variance is {ratio:.2f} times "
+        "what is expected. The fit allows for it; a covariate may be missing"
+    )
 
     @classmethod
     def allowed(cls, response: Array) -> Flags:
@@ -91,16 +95,9 @@ class Binomial(Family):
         p = np.clip(mean, CLIP, 1 - CLIP)
         return -(response * np.log(p) + (1 - response) * np.log1p(-p))
 
-    def scatter(self, rows: GroupedRows, index: Array, freedom: float) -> tuple[float, str]:
+    def residual_variance(self, rows: GroupedRows, index: Array) -> Array | None:
         """Var w (y - p)^2 / pq = 2 + (1 / pq - 6) / w.  Single trials say nothing of their scatter."""
         if not ((rows.response > 0) & (rows.response < 1)).any():
-            return 1.0, ""
+            return None
         p = expit(index)
-        fourth = 2 + (1 / (p * (1 - p)) - 6) / np.maximum(rows.weight, 1e-300)
-        ratio = self.too_much_scatter(rows, index, freedom, np.maximum(fourth, 0.0))
-        if ratio is None:
-            return 1.0, ""
-        return ratio, (
-            f"successes scatter more than binomial ones: within clients their variance is {ratio:.2f} times "
-            "what is expected. The fit allows for it; a covariate may be missing"
-        )
+        return np.maximum(2 + (1 / (p * (1 - p)) - 6) / np.maximum(rows.weight, 1e-300), 0.0)

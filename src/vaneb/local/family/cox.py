@@ -55,8 +55,7 @@ class Cox(Family):
         ):
             if wrong.any():
                 at = int(np.argmax(wrong))
-                client = rows.ids[rows.client_of_row[at]]
-                raise InvalidReport(f"client {client!r}: a row {what.format(*rows.response[at])}")
+                raise InvalidReport(f"client {rows.owner(at)!r}: a row {what.format(*rows.response[at])}")
 
     def simulate(self, index: Array, rng: np.random.Generator, weight: Array | None = None) -> Array:
         """Times of events with a baseline hazard of 1, (N, 3)."""
@@ -78,10 +77,13 @@ class Cox(Family):
         weight: Array | None = None,
         group: NDArray[np.object_] | None = None,
     ) -> float:
-        """Share of pairs of rows in the wrong order; pairs of one client only, where ``group`` is given."""
-        labels = (
-            np.zeros(len(mean), dtype=np.intp) if group is None else np.unique(group, return_inverse=True)[1]
-        )
+        """Share of pairs of rows in the wrong order.
+
+        Pairs of one client only, where ``group`` is given and each client has a baseline of its own.
+        """
+        labels = np.zeros(len(mean), dtype=np.intp)
+        if group is not None and not cls.has_intercept:
+            labels = np.unique(group, return_inverse=True)[1]
         order = np.argsort(labels, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(labels))])
         entry, time, event = np.ascontiguousarray(response[order].T)

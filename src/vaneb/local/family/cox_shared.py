@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vaneb.local.data import GroupedRows
 from vaneb.local.family.base import Array
@@ -58,7 +57,7 @@ class CoxShared(Cox):
         times, at = np.unique(stop[died], return_inverse=True)
         deaths = np.bincount(at, weights=rows.weight[died], minlength=len(times))
         # At risk at t: left at t or later, without those who entered at t or later.
-        at_risk = _from(times, stop, share) - _from(times, entry, share)
+        at_risk = _total_from(times, stop, share) - _total_from(times, entry, share)
         return replace(self, times=times, cumulative=np.cumsum(deaths / np.maximum(at_risk, 1e-300)))
 
     def exposure(self, response: Array) -> Array:
@@ -94,24 +93,13 @@ class CoxShared(Cox):
                 break
         return family, ()
 
-    @classmethod
-    def score(
-        cls,
-        response: Array,
-        mean: Array,
-        weight: Array | None = None,
-        group: NDArray[np.object_] | None = None,
-    ) -> float:
-        """Share of pairs of rows in the wrong order: risks of different clients can be compared."""
-        return Cox.score(response, mean)
-
     def client_scores(self, rows: GroupedRows, mean: Array) -> Array:
         """Poisson's deviance of the events of each client, per row."""
         expected = np.maximum(self.exposure(rows.response) * mean, 1e-12)
         return Poisson().client_scores(replace(rows, response=rows.response[:, 2]), expected)
 
 
-def _from(times: Array, at: Array, share: Array) -> Array:
+def _total_from(times: Array, at: Array, share: Array) -> Array:
     """Sum of ``share`` over rows whose ``at`` is not before each of ``times``, (T,)."""
     order = np.argsort(at)
     total = np.concatenate([[0.0], np.cumsum(share[order])])

@@ -42,6 +42,10 @@ class Poisson(Family):
     rule: ClassVar[str] = "a count (0, 1, 2, ...)"
     score_name: ClassVar[str] = "deviance"
     GLM: ClassVar[str] = "poisson"
+    too_much_scatter: ClassVar[str] = (
+        "the counts scatter more than Poisson's: within clients their variance is {ratio:.2f} times "
+        "their mean. The fit allows for it; family negative-binomial may describe it better"
+    )
 
     @classmethod
     def allowed(cls, response: Array) -> Flags:
@@ -85,12 +89,6 @@ class Poisson(Family):
     def row_scores(cls, response: Array, mean: Array) -> Array:
         return 2 * (xlogy(response, response / mean) - (response - mean))
 
-    def scatter(self, rows: GroupedRows, index: Array, freedom: float) -> tuple[float, str]:
+    def residual_variance(self, rows: GroupedRows, index: Array) -> Array:
         """Var (y - mu)^2 / mu = 2 + 1 / mu for a Poisson count."""
-        ratio = self.too_much_scatter(rows, index, freedom, 2 + np.exp(-index))
-        if ratio is None:
-            return 1.0, ""
-        return ratio, (
-            f"the counts scatter more than Poisson's: within clients their variance is {ratio:.2f} times "
-            "their mean. The fit allows for it; family negative-binomial may describe it better"
-        )
+        return 2 + np.exp(-index)

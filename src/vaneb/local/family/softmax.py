@@ -160,7 +160,7 @@ class SharedSoftmax(Family):
         bad = np.flatnonzero(rows.response > self.n_index)
         if bad.size:
             raise InvalidReport(
-                f"client {rows.ids[rows.client_of_row[bad[0]]]!r}: there is no class "
+                f"client {rows.owner(bad[0])!r}: there is no class "
                 f"{rows.response[bad[0]]:g}; the {self.name} family has {self.n_index + 1}, counted from 0"
             )
         if rows.offset.any():

@@ -129,7 +129,8 @@ class Estimated:
         return self.posterior.mean
 
 
-def _personalised(model: Any, clients: Any) -> Estimated:
+def personalised(model: Any, clients: Any) -> Estimated:
+    """What a model makes of clients that it is fitted to."""
     posterior = model.fit(clients).personalize(clients)
     certificate = getattr(model, "certificate_", None)
     if certificate is None:
@@ -141,52 +142,21 @@ def _personalised(model: Any, clients: Any) -> Estimated:
     )
 
 
-def oracle(clients: Clients) -> Estimated:
-    """Posterior means under the truth."""
-    return _personalised(models.Oracle(Prior(*clients.prior.atoms(ORACLE_ATOMS))), clients.exact)
-
-
-def vaneb(clients: Clients) -> Estimated:
-    """VANEB, all options at their defaults."""
-    return _personalised(models.VANEB(), clients.exact)
-
-
-def vaneb_reports(clients: Clients) -> Estimated:
-    """The certified discrete NPMLE on Gaussian reports."""
-    return _personalised(models.VANEB(population="discrete", tol=TOLERANCE), clients.reports)
-
-
-def algorithm_1(clients: Clients) -> Estimated:
-    """Pseudo-EM on Gaussian reports, from our own start."""
-    return _personalised(models.VANEB(solver="pseudo-em"), clients.reports)
-
-
-def npeb(clients: Clients) -> Estimated:
-    """The certified discrete NPMLE with fixed covariances."""
-    return _personalised(models.NPEB(tol=TOLERANCE), clients.fixed)
-
-
-def adamix(clients: Clients) -> Estimated:
-    return _personalised(models.AdaMix(), clients.fixed)
-
-
-def fedavg(clients: Clients) -> Estimated:
-    return _personalised(models.FedAvg(), clients.penalised)
-
-
-def local(clients: Clients) -> Estimated:
-    return _personalised(models.Local(), clients.penalised)
+def _truth(clients: Clients) -> models.Oracle:
+    return models.Oracle(Prior(*clients.prior.atoms(ORACLE_ATOMS)))
 
 
 ESTIMATORS: dict[str, Callable[[Clients], Estimated]] = {
-    "oracle": oracle,
-    "vaneb": vaneb,
-    "vaneb-reports": vaneb_reports,
-    "algorithm-1": algorithm_1,
-    "npeb": npeb,
-    "adamix": adamix,
-    "fedavg": fedavg,
-    "local": local,
+    "oracle": lambda clients: personalised(_truth(clients), clients.exact),
+    "vaneb": lambda clients: personalised(models.VANEB(), clients.exact),
+    "vaneb-reports": lambda clients: personalised(
+        models.VANEB(population="discrete", tol=TOLERANCE), clients.reports
+    ),
+    "algorithm-1": lambda clients: personalised(models.VANEB(solver="pseudo-em"), clients.reports),
+    "npeb": lambda clients: personalised(models.NPEB(tol=TOLERANCE), clients.fixed),
+    "adamix": lambda clients: personalised(models.AdaMix(), clients.fixed),
+    "fedavg": lambda clients: personalised(models.FedAvg(), clients.penalised),
+    "local": lambda clients: personalised(models.Local(), clients.penalised),
 }
 
 

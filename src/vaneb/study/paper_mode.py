@@ -35,7 +35,7 @@ from vaneb.covariance.moments import MomentPoisson
 from vaneb.estimators import PointEstimates
 from vaneb.local.report import report
 from vaneb.reports import Reports
-from vaneb.study.estimators import ORACLE_ATOMS, Clients, Estimated
+from vaneb.study.estimators import ORACLE_ATOMS, Clients, Estimated, personalised
 from vaneb.study.prior_curves import FiveCurves
 
 #: The five curves with sizes calibrated on the six numbers that the paper prints, which say little of them
@@ -73,41 +73,21 @@ class PaperClients(Clients):
         )
 
 
-def _personalised(model: paper.Algorithm1 | paper.NPEB | paper.Oracle, reports: Reports) -> Estimated:
+def _discrete(model: paper.Algorithm1 | paper.NPEB | paper.Oracle, reports: Reports) -> Estimated:
     result = model.fit(reports).personalize(reports)
     atoms = None if isinstance(model, paper.Oracle) else len(result.weights)
     return Estimated(PointEstimates(result.mean), atoms)
 
 
-def oracle(clients: Clients) -> Estimated:
-    return _personalised(paper.Oracle(*clients.prior.atoms(ORACLE_ATOMS)), clients.reports)
-
-
-def algorithm_1(clients: Clients) -> Estimated:
-    return _personalised(paper.Algorithm1(), clients.reports)
-
-
-def npeb(clients: Clients) -> Estimated:
-    return _personalised(paper.NPEB(), clients.fixed)
-
-
-def adamix(clients: Clients) -> Estimated:
-    return Estimated(paper.AdaMix().fit(clients.fixed).personalize(clients.fixed))
-
-
-def fedavg(clients: Clients) -> Estimated:
-    return Estimated(paper.FedAvg().fit(clients.fixed).personalize(clients.fixed))
-
-
-def local(clients: Clients) -> Estimated:
-    return Estimated(PointEstimates(clients.fixed.estimate))
+def _truth(clients: Clients) -> paper.Oracle:
+    return paper.Oracle(*clients.prior.atoms(ORACLE_ATOMS))
 
 
 PAPER_ESTIMATORS: dict[str, Callable[[Clients], Estimated]] = {
-    "oracle": oracle,
-    "algorithm-1": algorithm_1,
-    "npeb": npeb,
-    "adamix": adamix,
-    "fedavg": fedavg,
-    "local": local,
+    "oracle": lambda clients: _discrete(_truth(clients), clients.reports),
+    "algorithm-1": lambda clients: _discrete(paper.Algorithm1(), clients.reports),
+    "npeb": lambda clients: _discrete(paper.NPEB(), clients.fixed),
+    "adamix": lambda clients: personalised(paper.AdaMix(), clients.fixed),
+    "fedavg": lambda clients: personalised(paper.FedAvg(), clients.fixed),
+    "local": lambda clients: Estimated(PointEstimates(clients.fixed.estimate)),
 }

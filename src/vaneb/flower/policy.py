@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -234,22 +233,15 @@ class Policy:
         """
         return 1 - (1 - self.largest_leverage) / KNOWING
 
-    def check_together(self, releases: Sequence[Released]) -> None:
-        """Refuse the first of these releases if rows could be read from all of them."""
-        for name, most in (("columns", self.largest_leverage), ("told", self.largest_told)):
-            for joint in jointly(releases, operator.attrgetter(name)):
-                if (leverage := largest_leverage(joint)) > most:
-                    raise PolicyRefused(
-                        f"formula: with what has left before, a row has a leverage of {leverage:.2f}; this "
-                        f"site accepts {self.largest_leverage:g}."
-                    )
-        few = self.rows_per_level - 1
-        for joint in jointly(releases, lambda one: one.design):
-            if (leverage := leverage_together(joint, few)) > self.largest_told:
-                raise PolicyRefused(
-                    f"formula: with what has left before, {few} rows together have a leverage of "
-                    f"{leverage:.2f}."
-                )
+    def check_together(self, releases: Sequence[Released], *, again: bool = False) -> None:
+        """Refuse the first of these releases if rows could be read from all of them.
+
+        If it answers ``again``, about another place, its columns were looked at, and only weights are new.
+        """
+        for joint in () if again else jointly(releases, lambda one: one.columns):
+            self._check_shown(largest_leverage(joint), self.largest_leverage)
+        for joint in () if again else jointly(releases, lambda one: one.design):
+            self._check_shown(leverage_together(joint, self.rows_per_level - 1), self.largest_told)
             if part_in_last_digits(joint):
                 raise PolicyRefused(
                     "formula: columns part from those of what has left before in their last digits only."
@@ -259,6 +251,16 @@ class Policy:
                     f"formula: with what has left before, {rank} coefficients for {len(joint)} rows; this "
                     f"site wants {self.rows_per_coefficient:g} rows for each."
                 )
+        if releases[0].besides.size or not again:
+            for joint in jointly(releases, lambda one: one.told):
+                self._check_shown(largest_leverage(joint), self.largest_told)
+
+    def _check_shown(self, leverage: float, most: float) -> None:
+        if leverage > most:
+            raise PolicyRefused(
+                f"formula: with what has left before, a row has a leverage of {leverage:.2f}, or a few rows "
+                f"together; this site accepts {self.largest_leverage:g}."
+            )
 
     def rounded(self, answer: Any) -> Any:
         """An answer with no more digits than may leave."""

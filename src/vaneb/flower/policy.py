@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from vaneb.flower.client_data import LocalModel
 
 
-#: Of sums that tell of a row only those who know all other rows, this much more is told.
+#: Of sums that tell of a row only those who know the others, this much more is told.
 KNOWING = 10.0
+#: A few rows have all of such a sum, whoever the others are.
+ALL_OF_IT = 1 - 1e-4
 
 
 class PolicyRefused(InvalidOption):
@@ -55,8 +57,8 @@ class Policy:
     formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
     columns : columns that a formula or an offset may use; all, if none is listed.
     fewest_rows : fewest complete rows from which anything is said.
-    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of
-        the model sets apart from all others.
+    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that columns of the
+        models, alone or together, set apart from all others.
     rows_per_coefficient : fewest rows for each coefficient, of one model and of all that are answered.
     largest_leverage : largest leverage of a row among columns and response, in one model and in all that
         are answered; at 1 its numbers could be read off.
@@ -220,16 +222,21 @@ class Policy:
             columns.append(model.weighted(at[-1]))
         if (leverage := max(map(largest_leverage, columns))) > self.largest_leverage:
             return leverage
-        if (leverage := leverage_together(columns[0], self.rows_per_level - 1)) > self.largest_told:
-            return leverage
-        leverage = largest_leverage(model.columns_told(*at))
-        return leverage if leverage > self.largest_told else 0.0
+        few, told = self.rows_per_level - 1, model.columns_told(*at)
+        for leverage, most in (
+            (leverage_together(columns[0], few), self.largest_told),
+            (largest_leverage(told), self.largest_told),
+            (leverage_together(told, few), ALL_OF_IT),
+        ):
+            if leverage > most:
+                return leverage
+        return 0.0
 
     @property
     def largest_told(self) -> float:
         """Largest leverage among all columns with which sums are told.
 
-        Closer to 1 than among the model's own: who uses the others knows every other number of these rows.
+        Closer to 1 than among the model's own: unless it is 1, one has to know the other rows to use them.
         """
         return 1 - (1 - self.largest_leverage) / KNOWING
 
@@ -254,6 +261,7 @@ class Policy:
         if releases[0].besides.size or not again:
             for joint in jointly(releases, lambda one: one.told):
                 self._check_shown(largest_leverage(joint), self.largest_told)
+                self._check_shown(leverage_together(joint, self.rows_per_level - 1), ALL_OF_IT)
 
     def _check_shown(self, leverage: float, most: float) -> None:
         if leverage > most:

@@ -85,7 +85,7 @@ DEFENCES = (
     Defence(
         "many questions looked at together",
         "ledger.py",
-        "            self.policy.check_together([rows, *before])\n",
+        "            self.policy.check_together([rows, *before], again=name != EXACT)\n",
         "            pass\n",
         "test_many_questions.py",
     ),
@@ -113,8 +113,8 @@ DEFENCES = (
     Defence(
         "few rows together",
         "policy.py",
-        "if (leverage := leverage_together(columns[0], self.rows_per_level - 1)) > self.largest_told:",
-        "if False and (leverage := 1.0):",
+        "            (leverage_together(columns[0], few), self.largest_told),\n",
+        "",
         "test_policy.py",
     ),
     Defence(

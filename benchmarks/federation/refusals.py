@@ -29,7 +29,7 @@ MODELS = (
     ("gamma", "cost ~ x", ""),
     ("gamma", "cost ~ x + z", ""),
 )
-ROWS, CLIENTS = (20, 30, 50, 100, 300), 100
+ROWS, CLIENTS = (20, 30, 50, 100), 60
 
 
 def client(rows: int, number: int) -> pd.DataFrame:

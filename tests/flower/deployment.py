@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +101,14 @@ class Deployment:
         return control.run_app(link, settings, server / "outcome.json", bundle=bundle, seconds=600.0)
 
 
+@functools.cache
+def shared_nursery() -> Path:
+    """One nursery for all deployments of this process, since to start it takes seconds; its scripts."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(nursery(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+
+
 @contextlib.contextmanager
 def deployment(folder: Path, names: Sequence[str] = (), **options: Any) -> Iterator[Deployment]:
     """A deployment with TLS and keys for the nodes of these names; insecure without names."""
@@ -105,8 +116,8 @@ def deployment(folder: Path, names: Sequence[str] = (), **options: Any) -> Itera
     if names:
         make_keys(folder / "keys", ["localhost", "127.0.0.1"], list(names))
         security = processes.Security.on_loopback(folder / "home")
+    scripts = shared_nursery()
     with (
-        nursery(folder / "nursery") as scripts,
         mock.patch.object(processes, "program", lambda name: str(scripts / name)),
         contextlib.ExitStack() as stack,
     ):

@@ -386,3 +386,23 @@ def test_cox_is_asked_for_as_sums_only():
     for family in ("huber", "cox-shared", "negative-binomial", "tobit"):
         with pytest.raises(InvalidOption, match="family: choose one of gaussian, binomial, poisson, "):
             replace(GAUSSIAN, family=family)
+
+
+def test_a_small_ward_does_not_end_the_second_exchange(tmp_path):
+    """Its columns have been looked at with the first answer, and a second one has no others."""
+    rng = np.random.default_rng(8)
+    frame = pd.DataFrame({"ward": np.repeat(["a", "b", "c"], [60, 60, 13]), **{c: 0.0 for c in "xzu"}})
+    frame[list("xzu")] = rng.uniform(-1, 1, (len(frame), 3))
+    frame["y"] = rng.poisson(np.exp(1 + 0.3 * frame.x))
+    frame.to_csv(tmp_path / "north.csv", index=False)
+    settings = replace(GAUSSIAN, family="poisson", formula="y ~ x + z + u")
+    model = client_data.local_model(frame, settings, "ward")
+    (tmp_path / "policy.toml").write_text(Policy().text())
+    files = {"data": "north.csv", "folder": "north", "policy": "policy.toml"}
+    config = {"client": "north", "wards": "ward", **{key: str(tmp_path / f) for key, f in files.items()}}
+    channel = Channel(LoopbackGrid({1: Node(config, name="north")}, settings), 20.0)
+    (first,) = channel.ask("report", {1: {}})
+    assert len(first.content["report"]["n"]) == 3 == model.rows.n_clients
+    population = {"mean": np.array([1.0, 0.0, 0.0, 0.0]), "covariance": np.eye(4)}
+    (second,) = channel.ask("expand", {1: population})
+    assert second.content is not None, (tmp_path / "north" / "errors.log").read_text()

@@ -151,6 +151,7 @@ def test_an_honest_question_is_answered_and_written_down_first(site):
         # A covariate that is zero but in one row once it is multiplied with another column.
         ({"formula": f"response ~ {above(19)} + secret + I(secret * {above(20)})"}, "leverage of 1.00"),
         ({"formula": f"secret ~ {above(19)} + I(secret * {above(20)}) + response"}, "leverage of 1.00"),
+        ({"formula": f"response ~ {above(19)} + secret + I(secret * {above(22)})"}, "leverage of 1.00"),
         # As many sums of a response as there are rows, with weights of the server's choice.
         (
             {"formula": "count ~ 0 + " + " + ".join(f"I(secret * dose ** {k})" for k in range(6))},

@@ -215,7 +215,7 @@ class Study:
                         f"would tell of them. This site wants {self.policy.changed_rows}."
                     )
         if not repeat and before and not self._rows(rows, name).exists():
-            self.policy.check_together([rows, *before])
+            self.policy.check_together([rows, *before], again=name != EXACT)
         return not repeat
 
     def keep_rows(self, rows: Released, name: str = EXACT) -> None:

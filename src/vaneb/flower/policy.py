@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -35,8 +34,10 @@ if TYPE_CHECKING:
     from vaneb.flower.client_data import LocalModel
 
 
-#: Of sums that tell of a row only those who know all other rows, this much more is told.
+#: Of sums that tell of a row only those who know the others, this much more is told.
 KNOWING = 10.0
+#: A few rows have all of such a sum, whoever the others are.
+ALL_OF_IT = 1 - 1e-4
 
 
 class PolicyRefused(InvalidOption):
@@ -56,8 +57,8 @@ class Policy:
     formulas : formulas that are answered, letter by letter but for spaces; all, if none is listed.
     columns : columns that a formula or an offset may use; all, if none is listed.
     fewest_rows : fewest complete rows from which anything is said.
-    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that any column of
-        the model sets apart from all others.
+    rows_per_level : fewest rows of a level of a factor, of a class of the response, and that columns of the
+        models, alone or together, set apart from all others.
     rows_per_coefficient : fewest rows for each coefficient, of one model and of all that are answered.
     largest_leverage : largest leverage of a row among columns and response, in one model and in all that
         are answered; at 1 its numbers could be read off.
@@ -221,35 +222,33 @@ class Policy:
             columns.append(model.weighted(at[-1]))
         if (leverage := max(map(largest_leverage, columns))) > self.largest_leverage:
             return leverage
-        if (leverage := leverage_together(columns[0], self.rows_per_level - 1)) > self.largest_told:
-            return leverage
-        leverage = largest_leverage(model.columns_told(*at))
-        return leverage if leverage > self.largest_told else 0.0
+        few, told = self.rows_per_level - 1, model.columns_told(*at)
+        for leverage, most in (
+            (leverage_together(columns[0], few), self.largest_told),
+            (largest_leverage(told), self.largest_told),
+            (leverage_together(told, few), ALL_OF_IT),
+        ):
+            if leverage > most:
+                return leverage
+        return 0.0
 
     @property
     def largest_told(self) -> float:
         """Largest leverage among all columns with which sums are told.
 
-        Closer to 1 than among the model's own: who uses the others knows every other number of these rows.
+        Closer to 1 than among the model's own: unless it is 1, one has to know the other rows to use them.
         """
         return 1 - (1 - self.largest_leverage) / KNOWING
 
-    def check_together(self, releases: Sequence[Released]) -> None:
-        """Refuse the first of these releases if rows could be read from all of them."""
-        for name, most in (("columns", self.largest_leverage), ("told", self.largest_told)):
-            for joint in jointly(releases, operator.attrgetter(name)):
-                if (leverage := largest_leverage(joint)) > most:
-                    raise PolicyRefused(
-                        f"formula: with what has left before, a row has a leverage of {leverage:.2f}; this "
-                        f"site accepts {self.largest_leverage:g}."
-                    )
-        few = self.rows_per_level - 1
-        for joint in jointly(releases, lambda one: one.design):
-            if (leverage := leverage_together(joint, few)) > self.largest_told:
-                raise PolicyRefused(
-                    f"formula: with what has left before, {few} rows together have a leverage of "
-                    f"{leverage:.2f}."
-                )
+    def check_together(self, releases: Sequence[Released], *, again: bool = False) -> None:
+        """Refuse the first of these releases if rows could be read from all of them.
+
+        If it answers ``again``, about another place, its columns were looked at, and only weights are new.
+        """
+        for joint in () if again else jointly(releases, lambda one: one.columns):
+            self._check_shown(largest_leverage(joint), self.largest_leverage)
+        for joint in () if again else jointly(releases, lambda one: one.design):
+            self._check_shown(leverage_together(joint, self.rows_per_level - 1), self.largest_told)
             if part_in_last_digits(joint):
                 raise PolicyRefused(
                     "formula: columns part from those of what has left before in their last digits only."
@@ -259,6 +258,17 @@ class Policy:
                     f"formula: with what has left before, {rank} coefficients for {len(joint)} rows; this "
                     f"site wants {self.rows_per_coefficient:g} rows for each."
                 )
+        if releases[0].besides.size or not again:
+            for joint in jointly(releases, lambda one: one.told):
+                self._check_shown(largest_leverage(joint), self.largest_told)
+                self._check_shown(leverage_together(joint, self.rows_per_level - 1), ALL_OF_IT)
+
+    def _check_shown(self, leverage: float, most: float) -> None:
+        if leverage > most:
+            raise PolicyRefused(
+                f"formula: with what has left before, a row has a leverage of {leverage:.2f}, or a few rows "
+                f"together; this site accepts {self.largest_leverage:g}."
+            )
 
     def rounded(self, answer: Any) -> Any:
         """An answer with no more digits than may leave."""

@@ -108,7 +108,7 @@ def federation(tmp_path_factory):
         story.stranger_log = (here.own("stranger") / "supernode.log").read_text(errors="replace")
         story.stranger_code = here.children["stranger"].poll()
         story.superlink_log = (folder / "home" / "superlink.log").read_text(errors="replace")
-    story.address = (folder / "nursery" / "address").read_text()
+    story.address = (here.scripts.parent / "address").read_text()
     story.pids = here.pids
     return story
 
@@ -272,4 +272,7 @@ def rmse(found: np.ndarray, theta: np.ndarray) -> float:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_nothing_is_left_running(federation):
     assert not any(processes._group_alive(pid) for pid in federation.pids)
-    assert running_with(federation.address, str(federation.folder)) == []
+    assert running_with(str(federation.folder)) == []
+    # Nor anything that the nursery was asked for: there is itself alone.
+    (nursery,) = running_with(federation.address)
+    assert "serve" in nursery.split()

@@ -21,7 +21,7 @@ import pandas as pd
 from lossless import Sites
 
 from vaneb.estimators import VANEB
-from vaneb.flower.lossless import fit_sums
+from vaneb.flower.lossless import fit_from_sums
 from vaneb.flower.settings import Settings
 from vaneb.grouped import fit_groups
 from vaneb.likelihood.exact import exact_likelihood
@@ -65,7 +65,7 @@ def compare(frame: pd.DataFrame, formula: str, seed: int) -> dict[str, float]:
         settings = Settings(formula=formula, family="cox", exchanges=exchanges)
         line, model = Sites(rows, cox(), settings), VANEB()
         sites = {k: line.report(k) for k in range(rows.n_clients)}
-        fit_sums(line, sites, list(sites), pooled.names, settings, model)  # type: ignore[arg-type]
+        fit_from_sums(line, sites, list(sites), pooled.names, settings, model)  # type: ignore[arg-type]
         found[f"exchanges {exchanges}"] = posterior(exact_likelihood(rows, cox()), model.prior_).mean
     found["local"] = fit_clients(rows, cox()).theta
     together = cox().pooled_objective(rows)

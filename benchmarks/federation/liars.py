@@ -19,7 +19,7 @@ import numpy as np
 
 from vaneb.estimators import VANEB
 from vaneb.flower.client_data import LocalModel
-from vaneb.flower.lossless import fit_sums
+from vaneb.flower.lossless import fit_from_sums
 from vaneb.flower.settings import Settings
 from vaneb.flower.site_sums import SiteSums, site_sums
 from vaneb.likelihood.base import Array
@@ -58,7 +58,7 @@ def reports(rows: GroupedRows, first: int = 0) -> dict[int, SiteSums]:
 def errors(rows: GroupedRows, theta: Array, everyone: dict[int, SiteSums]) -> tuple[float, float]:
     """Error of the honest, and the noise's variance that was found."""
     model = VANEB(seed=0)
-    found = fit_sums(None, everyone, [], rows.names, SETTINGS, model)  # type: ignore[arg-type]
+    found = fit_from_sums(None, everyone, [], rows.names, SETTINGS, model)  # type: ignore[arg-type]
     own = posterior(exact_likelihood(rows, gaussian(found.dispersion)), model.prior_)
     return rmse(own.mean, theta), found.dispersion
 

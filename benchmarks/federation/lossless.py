@@ -36,7 +36,7 @@ from vaneb.estimators import VANEB
 from vaneb.flower import wire
 from vaneb.flower.client_data import LocalModel
 from vaneb.flower.exchange import Answer
-from vaneb.flower.lossless import fit_sums
+from vaneb.flower.lossless import fit_from_sums
 from vaneb.flower.settings import FAMILIES, Settings
 from vaneb.flower.site_sums import Population, site_sums
 from vaneb.grouped import fit_groups
@@ -103,7 +103,7 @@ def federated(rows: GroupedRows, settings: Settings) -> tuple[Posterior, int]:
     line = Sites(rows, family_class(settings.family)(), settings)
     sites = {k: line.report(k) for k in range(rows.n_clients)}
     model = VANEB(seed=settings.seed)
-    found = fit_sums(line, sites, list(sites), rows.names, settings, model)  # type: ignore[arg-type]
+    found = fit_from_sums(line, sites, list(sites), rows.names, settings, model)  # type: ignore[arg-type]
     family = family_class(settings.family)().with_dispersion(found.dispersion)
     return posterior(exact_likelihood(rows, family), model.prior_), line.bytes
 

@@ -9,7 +9,7 @@ pytest.importorskip("flwr")
 
 from vaneb import VANEB, Reports
 from vaneb.flower.client_data import LocalModel
-from vaneb.flower.lossless import SumsFit, fit_sums, with_usual_noise
+from vaneb.flower.lossless import SumsFit, fit_from_sums, with_usual_noise
 from vaneb.flower.settings import Settings
 from vaneb.flower.site_sums import SiteSums, site_sums
 from vaneb.local.data import GroupedRows
@@ -77,7 +77,7 @@ def sums_of(seed: int, noises: list[float]) -> dict[int, SiteSums]:
 
 
 def fitted(sites: dict[int, SiteSums]) -> SumsFit:
-    return fit_sums(None, sites, [], ("Intercept", "x"), Settings(formula="y ~ x"), VANEB("gaussian"))
+    return fit_from_sums(None, sites, [], ("Intercept", "x"), Settings(formula="y ~ x"), VANEB("gaussian"))
 
 
 @pytest.mark.parametrize("liars", [1, 3])

@@ -16,6 +16,8 @@ from measure import HERE, Row
 
 RESULTS = HERE / "results.jsonl"
 PAGE = HERE / "README.md"
+#: What is written by hand: it ends the page.
+BY_HAND = HERE / "by_hand.md"
 
 
 class Column(NamedTuple):
@@ -211,8 +213,8 @@ HEAD = """# Figures of the core
     python benchmarks/core/run.py [part ...] [--npeb PYTHON] [--quick]
 
 Parts: weights, fit, growth, kernels, solvers, coverage, command. `results.jsonl` keeps every row with its
-date, machine, load and versions; this page is written from the newest ones and should not be edited.
-An aim without a row has not been measured yet.
+date, machine, load and versions; this page is written from the newest ones and from `by_hand.md`, and
+should not be edited. An aim without a row has not been measured yet.
 
 Times are CPU seconds (user and system) of one thread. Where we are compared with another program, both run
 on the same data in one run, ours before and after the other; the slower of the two is *ours beside it* and
@@ -282,4 +284,5 @@ def render() -> None:
         if rows := newest(name):
             paragraphs = (f"## {part.title}", part.text, markdown(part, rows), provenance(rows))
             pages.append("\n\n".join(paragraphs) + "\n")
+    pages.append(BY_HAND.read_text(encoding="utf-8"))
     PAGE.write_text("\n".join(pages), encoding="utf-8")

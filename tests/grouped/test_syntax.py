@@ -135,4 +135,4 @@ def test_length_has_a_limit() -> None:
     with pytest.raises(InvalidOption, match="more than the 20,000") as caught:
         read(long, Limits())
     assert len(str(caught.value)) < 300
-    assert len(read(long, Limits(characters=100_000)).right.parts) == 10_000  # type: ignore[union-attr]
+    assert len(read(long, Limits(characters=100_000))[1].parts) == 10_000  # type: ignore[union-attr]

@@ -166,7 +166,7 @@ def test_a_failure_is_a_row():
     row = measure(breaks, clients)
     assert row["rmse"] is None
     assert row["status"] == "failed: LinAlgError: Singular matrix"
-    assert measure(estimators.local, clients)["status"] == "ok"
+    assert measure(estimators.ESTIMATORS["local"], clients)["status"] == "ok"
 
 
 def test_a_worker_that_ends_is_reported():

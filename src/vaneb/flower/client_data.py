@@ -102,7 +102,7 @@ class LocalModel:
             rows=self.rows.some_rows(mask),
             levels=levels,
             kept=self.kept[mask],
-            besides=self.besides[mask],
+            besides=self.besides[mask] if len(self.besides) else self.besides,
         )
 
     def only(self, *clients: int) -> LocalModel:

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 Box = tuple[Array, Array]
 
 
-class Ascent(NamedTuple):
+class AtomSums(NamedTuple):
     """Sums over clients, at each of m atoms, of r_kj = exp(log_weight_k + l_k(a_j)) times something."""
 
     value: Array
@@ -43,13 +43,13 @@ class Ascent(NamedTuple):
     So the Hessian of ``value`` is close to ``outer - information``.
     """
 
-    def plus(self, other: Ascent) -> Ascent:
+    def plus(self, other: AtomSums) -> AtomSums:
         """The sums over these clients and others."""
         outer = None if self.outer is None or other.outer is None else self.outer + other.outer
         information = self.information, other.information
         if self.information.ndim != other.information.ndim:
             information = as_matrices(self.information), as_matrices(other.information)
-        return Ascent(
+        return AtomSums(
             self.value + other.value, self.gradient + other.gradient, outer, information[0] + information[1]
         )
 
@@ -101,7 +101,7 @@ class Likelihood(Protocol):
 
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
+    ) -> AtomSums:
         """Weighted sums over clients at each atom; ``log_weights`` has shape (K,).
 
         ``frozen``: leave the dependence of a client's covariance on theta out of the gradient, as the
@@ -154,7 +154,7 @@ class Likelihood(Protocol):
         numbers that it exceeds nowhere in them; ``None`` where no bound is known."""
         return None
 
-    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, AtomSums]:
         """log f_k = log sum_j exp(log_prior_j + l_k(a_j)), (K,), and the frozen ``ascent`` without curvature
         for log_weights = -log K - log f_k: r_kj times the atom's weight is k's responsibility over K."""
         density = log_mixture(self, atoms, log_prior)

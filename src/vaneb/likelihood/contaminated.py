@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks
-from vaneb.likelihood.base import Array, Ascent, Likelihood
+from vaneb.likelihood.base import Array, AtomSums, Likelihood
 from vaneb.likelihood.gaussian import ConstantGaussian
 from vaneb.likelihood.gaussian_function import FunctionGaussian
 
@@ -83,13 +83,13 @@ class ContaminatedGaussian(FunctionGaussian):
 
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
+    ) -> AtomSums:
         usual, other = self._logs_of_shares
         first = self.usual.ascent(atoms, log_weights + usual, frozen=frozen, curvature=curvature)
         second = self.other.ascent(atoms, log_weights + other, frozen=frozen, curvature=curvature)
         return first.plus(second)
 
-    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, AtomSums]:
         return Likelihood.expectation(self, atoms, log_prior)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:

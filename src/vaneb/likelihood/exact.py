@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.errors import InvalidOption
 from vaneb.likelihood import exact_kernels
-from vaneb.likelihood.base import Array, Ascent, Box, Likelihood
+from vaneb.likelihood.base import Array, AtomSums, Box, Likelihood
 from vaneb.likelihood.expansion import from_slopes
 from vaneb.likelihood.gaussian import ConstantGaussian, transposed
 from vaneb.likelihood.loss_sums import LossSums
@@ -186,7 +186,7 @@ class RowsLikelihood(ExactLikelihood):
 
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
+    ) -> AtomSums:
         atoms_t, constant = transposed(atoms), self.constant + log_weights
         floor = SKIP - float(np.log(self.n_clients))
 
@@ -194,7 +194,7 @@ class RowsLikelihood(ExactLikelihood):
             return exact_kernels.ascent(self._rows(part), constant[part], atoms_t, floor, curvature)
 
         value, gradient, outer, information = sum_blocks(block, self.n_clients, self._block)
-        return Ascent(value, gradient, outer if curvature else None, information)
+        return AtomSums(value, gradient, outer if curvature else None, information)
 
-    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, AtomSums]:
         return Likelihood.expectation(self, atoms, log_prior)

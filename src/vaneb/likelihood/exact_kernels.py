@@ -261,7 +261,7 @@ def log_likelihood(data, constant, atoms_t, out):
 
 @njit(cache=True, nogil=True)
 def ascent(data, constant, atoms_t, floor, curvature):
-    """The four sums over clients at each atom, as in ``vaneb.likelihood.base.Ascent``.
+    """The four sums over clients at each atom, as in ``vaneb.likelihood.base.AtomSums``.
 
     ``constant`` includes the logarithm of the client's weight.  Pairs below ``floor`` are skipped: they
     cost their log-likelihood only.

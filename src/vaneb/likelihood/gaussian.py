@@ -24,7 +24,7 @@ from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import CovarianceFunction, SharedDiagonal
 from vaneb.covariance.constant import ConstantDiagonal, ConstantFull
 from vaneb.likelihood import kernels
-from vaneb.likelihood.base import Array, Ascent, Likelihood
+from vaneb.likelihood.base import Array, AtomSums, Likelihood
 from vaneb.likelihood.pairwise import SKIP
 from vaneb.semidefinite import log_pseudo_determinant
 
@@ -138,7 +138,7 @@ class ConstantGaussian(GaussianReports):
 
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
+    ) -> AtomSums:
         floor = SKIP - np.log(self.n_clients)
         order, x_t, precision_t = self._clients_last
         constant = (self.constant + log_weights)[order]
@@ -149,7 +149,7 @@ class ConstantGaussian(GaussianReports):
 
         value, gradient, products, information = sum_blocks(block, self.n_clients)
         information = information.reshape(len(atoms), *self.base_precision.shape[1:])
-        return Ascent(value, gradient, mirror(products) if curvature else None, information)
+        return AtomSums(value, gradient, mirror(products) if curvature else None, information)
 
     def take(self, rows: NDArray[np.intp] | slice) -> Self:
         offset = self.offset if np.ndim(self.offset) == 0 else np.asarray(self.offset)[rows]

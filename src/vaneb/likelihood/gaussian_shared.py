@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vaneb.blocks import map_blocks, sum_blocks
 from vaneb.covariance.base import SharedDiagonal
-from vaneb.likelihood.base import Array, Ascent
+from vaneb.likelihood.base import Array, AtomSums
 from vaneb.likelihood.gaussian import LOG_2PI, VaryingGaussian, mirror, neighbours_together
 from vaneb.likelihood.pairwise import SKIP
 
@@ -54,7 +54,7 @@ class SharedGaussian(VaryingGaussian):
 
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
+    ) -> AtomSums:
         from vaneb.likelihood.shared_kernels import ascent_frozen, ascent_shared
 
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
@@ -68,7 +68,7 @@ class SharedGaussian(VaryingGaussian):
                 lambda rows: ascent_frozen(x_t[:, rows], n[rows], constant[rows], unit, base, floor, atoms),
                 self.n_clients,
             )
-            return Ascent(value, gradient, None, unit * total[:, None])
+            return AtomSums(value, gradient, None, unit * total[:, None])
         # d log V, (m, d, d): not to be asked for where d may be the size of a network.
         slope = np.empty((0, 0, 0))
         if not frozen:
@@ -83,11 +83,11 @@ class SharedGaussian(VaryingGaussian):
         outer = mirror(products) if curvature else None
         precision = unit * total[:, None]
         if frozen:
-            return Ascent(value, gradient, outer, precision)
+            return AtomSums(value, gradient, outer, precision)
         # Expected information: diag(1 / var) + 1/2 sum_i (d log var_i)(d log var_i)'
         information = 0.5 * np.einsum("mil,mih,m->mlh", slope, slope, value)
         information += precision[:, :, None] * np.eye(self.dimension)
-        return Ascent(value, gradient, outer, information)
+        return AtomSums(value, gradient, outer, information)
 
     def peak(self) -> Array:
         return self._constant + 0.5 * np.log(self.covariance.shared_precision(self.estimates)).sum(axis=1)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import BLOCK_CLIENTS, map_blocks
-from vaneb.likelihood.base import Array, Ascent, Likelihood
+from vaneb.likelihood.base import Array, AtomSums, Likelihood
 
 #: Pairs whose share r_kj is below exp(SKIP) / K add nothing to a double-precision sum of order one.
 SKIP = -28.0
@@ -48,10 +48,10 @@ class Pairwise(Likelihood):
 
     def ascent(
         self, atoms: Array, log_weights: Array, *, frozen: bool = False, curvature: bool = True
-    ) -> Ascent:
+    ) -> AtomSums:
         return self._ascent(atoms, lambda rows, _: log_weights[rows], frozen, curvature)
 
-    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, Ascent]:
+    def expectation(self, atoms: Array, log_prior: Array) -> tuple[Array, AtomSums]:
         """In one pass, where others take two: here a log-likelihood is what costs."""
         density = np.empty(self.n_clients)
 
@@ -65,21 +65,21 @@ class Pairwise(Likelihood):
 
     def _ascent(
         self, atoms: Array, weigh: Callable[[slice, Array], Array], frozen: bool, curvature: bool
-    ) -> Ascent:
+    ) -> AtomSums:
         """``weigh``: the logarithms (B,) of what a block's clients weigh, of their log-likelihoods (B, m)."""
         from vaneb.likelihood.pair_kernels import add_pairs
 
         atoms = np.ascontiguousarray(atoms, dtype=np.float64)
         (m, d), floor = atoms.shape, SKIP - np.log(self.n_clients)
 
-        def block(rows: slice) -> Ascent:
+        def block(rows: slice) -> AtomSums:
             own = self.take(rows)
             logs, found = own._logs(atoms)
             logs += weigh(rows, logs)[:, None]
             near = np.flatnonzero(logs > floor)
             client, atom = np.divmod(near, m)
             outer = np.zeros((m, d, d)) if curvature else None
-            sums = Ascent(np.zeros(m), np.zeros((m, d)), outer, np.zeros((m, d, d)))
+            sums = AtomSums(np.zeros(m), np.zeros((m, d)), outer, np.zeros((m, d, d)))
             if len(near) > 0:
                 scores = own._scores(found, atoms, client, atom, frozen)
                 add_pairs(atom, np.exp(logs.flat[near]), *scores, *sums)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vaneb.blocks import sum_blocks
-from vaneb.likelihood.base import Array, Ascent, Likelihood, as_matrices
+from vaneb.likelihood.base import Array, AtomSums, Likelihood, as_matrices
 from vaneb.npmle.options import DEFAULT
 from vaneb.npmle.support import distinct, squared_lengths
 from vaneb.semidefinite import solve_ridged, unit_diagonal
@@ -44,7 +44,7 @@ class Rest(NamedTuple):
     """Average information at the origin, (m, d, d) or diagonals (m, d): what near by means."""
 
     @classmethod
-    def between(cls, whole: Ascent, part: Ascent, origin: Array) -> Rest:
+    def between(cls, whole: AtomSums, part: AtomSums, origin: Array) -> Rest:
         """What ``part`` leaves out of ``whole``, both at ``origin``."""
         hessian = None
         if whole.outer is not None and part.outer is not None:
@@ -52,7 +52,7 @@ class Rest(NamedTuple):
         value, gradient = whole.value - part.value, whole.gradient - part.gradient
         return cls(value, gradient, hessian, origin, average_information(whole))
 
-    def added_to(self, sums: Ascent, points: Array, rows: NDArray[np.intp]) -> Ascent:
+    def added_to(self, sums: AtomSums, points: Array, rows: NDArray[np.intp]) -> AtomSums:
         """``sums`` of the part made those of all, but for the information, which stays semidefinite."""
         away, slope = points - self.origin[rows], self.gradient[rows]
         value = self.value[rows] + np.einsum("mi,mi->m", slope, away)
@@ -61,7 +61,7 @@ class Rest(NamedTuple):
             bent = np.einsum("mij,mj->mi", self.hessian[rows], away)
             value, slope = value + 0.5 * np.einsum("mi,mi->m", bent, away), slope + bent
             outer = outer + self.hessian[rows]
-        return Ascent(sums.value + value, sums.gradient + slope, outer, sums.information)
+        return AtomSums(sums.value + value, sums.gradient + slope, outer, sums.information)
 
     def kept_near(self, points: Array, rows: NDArray[np.intp]) -> Array:
         """``points``, drawn towards the origin where they are more than a local standard error from it."""
@@ -136,7 +136,7 @@ def climb(
     points = np.array(starts, dtype=float)
     curvature = uses_curvature(points)
 
-    def sums_at(where: Array, rows: NDArray[np.intp]) -> Ascent:
+    def sums_at(where: Array, rows: NDArray[np.intp]) -> AtomSums:
         own = likelihood.ascent(where, log_weights, curvature=curvature)
         return own if rest is None else rest.added_to(own, where, rows)
 
@@ -194,18 +194,18 @@ def _alone(
     return alone
 
 
-def _rows(sums: Ascent, rows: NDArray[np.intp]) -> Ascent:
+def _rows(sums: AtomSums, rows: NDArray[np.intp]) -> AtomSums:
     outer = None if sums.outer is None else sums.outer[rows]
-    return Ascent(sums.value[rows], sums.gradient[rows], outer, sums.information[rows])
+    return AtomSums(sums.value[rows], sums.gradient[rows], outer, sums.information[rows])
 
 
-def average_information(sums: Ascent) -> Array:
+def average_information(sums: AtomSums) -> Array:
     """Of the clients that matter at each point, (m, d, d) or diagonals (m, d)."""
     shape = (-1, *[1] * (sums.information.ndim - 1))
     return np.asarray(sums.information / np.maximum(sums.value, 1e-300).reshape(shape))
 
 
-def _direction(sums: Ascent, cautious: NDArray[np.bool_]) -> Array:
+def _direction(sums: AtomSums, cautious: NDArray[np.bool_]) -> Array:
     """Newton's steps (m, d) with every curvature made positive; EM steps without any, or if ``cautious``."""
     if sums.outer is None:
         return solve_ridged(sums.information, sums.gradient, 1e-10)

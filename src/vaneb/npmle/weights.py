@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 
 from vaneb.blocks import BLOCK_CLIENTS, blocks, map_blocks, sum_blocks
@@ -366,9 +366,11 @@ def nonnegative_quadratic(hessian: Array, linear: Array, start: Array) -> Array:
             if _model(hessian, linear, feasible) < before:
                 return feasible
         positive ^= wrong
-    # Lawson and Hanson's scheme for |R v - R^{-T} b|, R'R = H: slow and sure.
-    root = np.linalg.cholesky(hessian)
-    return np.asarray(nnls(root.T, solve_triangular(root, linear, lower=True))[0])
+    # Lawson and Hanson's scheme for |R v - R^{-T} b|, R'R = H: slow and sure.  Rounding, in single precision
+    # above all, may have left H with eigenvalues below zero: these are as uncertain as they are negative.
+    values, vectors = np.linalg.eigh(hessian)
+    scale = np.sqrt(np.maximum(values, max(1e-12 * values[-1], -2 * values[0])))
+    return np.asarray(nnls((vectors * scale).T, (vectors / scale).T @ linear)[0])
 
 
 def _model(hessian: Array, linear: Array, point: Array) -> float:

@@ -377,3 +377,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Prior.load(tmp_path / "nowhere.parquet")
     with pytest.raises(InvalidReport, match="not a saved prior"):
         Prior.load(tmp_path)
+
+
+def test_a_population_says_in_a_line_what_it_is() -> None:
+    prior = Prior(np.zeros((3, 2)), np.ones(3), np.eye(2), ("age", "sex"), draw=np.arange(3))
+    assert repr(prior) == "Prior(one Gaussian; posterior over 3 populations; 'age', 'sex')"

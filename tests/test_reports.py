@@ -233,3 +233,20 @@ def test_likelihood_sees_the_same_clients() -> None:
         z = THETA[k] - THETA[0]
         expected = -0.5 * (z @ np.linalg.solve(COV[k], z) + np.log(np.linalg.det(2 * np.pi * COV[k])))
         assert_allclose(log_density[k], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_columns_of_estimates_beside_columns_of_standard_errors(frame: type) -> None:
+    """Frames of the numbers alone are arrays with names."""
+    estimates, errors = {"effect": [1.0, 2.0], "dose": [0.5, 0.1]}, {"a": [0.3, 0.4], "b": [0.2, 0.1]}
+    reports = Reports(frame(estimates), standard_errors=frame(errors), ids=["x", "y"])
+    plain = Reports(
+        np.array([[1.0, 0.5], [2.0, 0.1]]), standard_errors=np.array([[0.3, 0.2], [0.4, 0.1]]), ids=["x", "y"]
+    )
+    assert reports.names == ("effect", "dose")
+    assert_allclose(reports.estimate, plain.estimate)
+    assert_allclose(
+        reports.covariance.precision(reports.estimate), plain.covariance.precision(plain.estimate)
+    )
+    with pytest.raises(InvalidReport, match="client"):
+        Reports(frame(estimates))

@@ -162,6 +162,20 @@ def refuse_other_names(names: Sequence[str], expected: Sequence[str]) -> None:
         )
 
 
+def estimates_alone(frame: Any) -> tuple[Array, tuple[str, ...]] | None:
+    """Estimates (K, d) and their names, of a data frame that has nothing else; ``None`` for a whole table."""
+    if hasattr(frame, "collect"):  # a query, not a table
+        return None
+    names = [column for column in getattr(frame, "columns", ()) if isinstance(column, str)]
+    if (
+        not names
+        or len(set(names)) < len(frame.columns)
+        or any(name == CLIENT or name.startswith(ESTIMATE) for name in names)
+    ):
+        return None
+    return np.column_stack([numbers_of(frame, name) for name in names]), tuple(names)
+
+
 def columns_of_frame(frame: Any, *, covariance_given: bool = False) -> Columns:
     """Read a pandas or polars data frame, or a pyarrow table, laid out as a table of reports."""
     import narwhals as nw

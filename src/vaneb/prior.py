@@ -47,7 +47,7 @@ class Covariates(NamedTuple):
     scale: Array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prior(Shown):
     """A fitted (or given) population.
 
@@ -229,6 +229,9 @@ class Prior(Shown):
             groups = f"{low} to {high}" if low < high else str(high)
             said = "one group" if high == 1 else f"a mixture of {groups} groups"
         return said + (f"; posterior over {self.populations} populations" if self.populations > 1 else "")
+
+    def __repr__(self) -> str:
+        return f"Prior({self}; {', '.join(map(repr, self.names))})"
 
     def mapped(self, basis: Array, names: tuple[str, ...] = ()) -> Prior:
         """The population of B theta, for B (d, d)."""

@@ -164,15 +164,20 @@ class Reports:
         status: Sequence[str] | None = None,
     ) -> None:
         if any(hasattr(type(theta_hat), name) for name in ("columns", "column_names")):
-            from vaneb.layout import columns_of_frame
+            from vaneb.layout import columns_of_frame, estimates_alone
 
-            columns = columns_of_frame(theta_hat, covariance_given=isinstance(covariance, CovarianceFunction))
-            theta_hat, names = columns.estimate, columns.names if names is None else names
-            n = columns.n if n is None else n
-            ids = columns.ids if ids is None else ids
-            standard_errors = _only_one(standard_errors, columns.standard_errors, "se_")
-            covariance = _only_one(covariance, columns.covariance, "cov_")
-            precision = _only_one(precision, columns.precision, "prec_")
+            alone = estimates_alone(theta_hat)
+            if alone is not None and any(one is not None for one in (standard_errors, covariance, precision)):
+                theta_hat, names = alone[0], alone[1] if names is None else names
+            else:
+                given = isinstance(covariance, CovarianceFunction)
+                columns = columns_of_frame(theta_hat, covariance_given=given)
+                theta_hat, names = columns.estimate, columns.names if names is None else names
+                n = columns.n if n is None else n
+                ids = columns.ids if ids is None else ids
+                standard_errors = _only_one(standard_errors, columns.standard_errors, "se_")
+                covariance = _only_one(covariance, columns.covariance, "cov_")
+                precision = _only_one(precision, columns.precision, "prec_")
 
         estimate = _as_estimates(theta_hat)
         n_clients, dimension = estimate.shape

@@ -109,7 +109,7 @@ class JointPosterior:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decisions:
     """Answers about one quantity of K clients.
 
@@ -129,6 +129,9 @@ class Decisions:
     own_error: Array
     n: Array | None = None
     counted: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Decisions({self.name!r}, {len(self.ids):,} clients, {len(self.values):,} joint draws)"
 
     @cached_property
     def _order(self) -> NDArray[np.intp]:

@@ -382,3 +382,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_population_says_in_a_line_what_it_is() -> None:
     prior = Prior(np.zeros((3, 2)), np.ones(3), np.eye(2), ("age", "sex"), draw=np.arange(3))
     assert repr(prior) == "Prior(one Gaussian; posterior over 3 populations; 'age', 'sex')"
+
+
+def test_the_usual_spread_where_each_client_has_a_component_of_its_own() -> None:
+    """Two clients: in one population they share a group, in the other each stands alone."""
+    prior = Prior([[0.0], [-1.0], [1.0]], [1.0, 0.5, 0.5], np.eye(1), clients=2, draw=[0, 1, 1])
+    assert_allclose(prior.typical_sd, (1 + np.sqrt(2)) / 2)

@@ -60,13 +60,14 @@ def leaning(estimates: Array, errors: Array) -> tuple[float, float]:
     """The slope of K estimates on the logarithm of their standard errors, and its standard error (HC3)."""
     s2, log_s = errors**2, np.log(errors)
     design = np.stack([np.ones_like(s2), log_s - log_s.mean()], axis=1)
-    tau2 = 0.0
+    least = 1e-6 * float(np.median(s2))  # no client counts as much as a million others
+    tau2 = max(least, float(np.median(np.abs(estimates - np.median(estimates)))) ** 2)
     for _ in range(10):
         weight = 1 / (tau2 + s2)
         inverse = np.linalg.inv(design.T @ (design * weight[:, None]))
         coefficients = inverse @ (design.T @ (weight * estimates))
         rest = estimates - design @ coefficients
-        tau2 = max(0.0, float(np.average(rest**2 - s2, weights=weight**2)))
+        tau2 = max(least, float(np.average(rest**2 - s2, weights=weight**2)))
     leverage = np.einsum("ki,ij,kj->k", design, inverse, design) * weight
     influence = (inverse @ design.T)[1] * weight * rest / np.maximum(1 - leverage, 1e-9)
     return float(coefficients[1]), float(np.sqrt((influence**2).sum()))

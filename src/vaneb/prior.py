@@ -171,8 +171,7 @@ class Prior(Shown):
 
         Of groups that clients share; ``covariance`` has in it where groups not yet seen might be.
         """
-        weights = np.where(self.shared, self.weights, 0.0)[:, None]
-        starts = self.starts[:-1]
+        weights, starts = self.weights_of_groups[:, None], self.starts[:-1]
         own = 0.0 if self.covariances is None else np.diagonal(self.covariances, axis1=1, axis2=2)
         total = np.add.reduceat(weights, starts)
         mean = np.add.reduceat(weights * self.atoms, starts) / total
@@ -206,6 +205,15 @@ class Prior(Shown):
         within = self.weights * self.populations
         shared = within > (SHARED / self.clients if self.clients else 0.0)
         return shared if shared.any() else np.ones_like(shared)
+
+    @cached_property
+    def weights_of_groups(self) -> Array:
+        """Weights of the components that clients share, else zero, (m,).
+
+        In a population in which each client has a component of its own, of all components.
+        """
+        none = ~np.logical_or.reduceat(self.shared, self.starts[:-1])
+        return np.where(self.shared | np.repeat(none, np.diff(self.starts)), self.weights, 0.0)
 
     @property
     def groups_in_each(self) -> NDArray[np.intp]:

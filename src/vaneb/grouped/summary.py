@@ -47,8 +47,7 @@ class PopulationSummary:
 
     def _average(self, values: Array) -> Array:
         prior = self.prior
-        weights = np.where(prior.shared, prior.weights, 0.0)
-        starts = prior.starts[:-1]
+        weights, starts = prior.weights_of_groups, prior.starts[:-1]
         total = np.add.reduceat(weights, starts)
         parts = np.add.reduceat(weights.reshape(-1, *[1] * (values.ndim - 1)) * values, starts)
         return parts / total.reshape(-1, *[1] * (values.ndim - 1))

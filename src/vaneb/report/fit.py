@@ -330,7 +330,7 @@ def _sampling(model: VANEB) -> dict[str, Any] | None:
     if sampling is None:
         return None
     prior = model.prior_
-    groups = np.add.reduceat(prior.shared.astype(int), prior.starts[:-1])
+    groups = np.maximum(np.add.reduceat(prior.shared.astype(int), prior.starts[:-1]), 1)
     counts = np.bincount(groups)
     return {
         "error": sampling.error,

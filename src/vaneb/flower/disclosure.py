@@ -281,7 +281,8 @@ def row_marks(frame: Any) -> NDArray[np.uint64]:
 
     if not len(frame.columns):
         raise InvalidReport("data: has no columns.")
-    plain = frame.astype({column: str for column in frame.select_dtypes("object").columns})
+    objects = [name for name, kind in frame.dtypes.items() if pd.api.types.is_object_dtype(kind)]
+    plain = frame.astype(dict.fromkeys(objects, str))
     return pd.util.hash_pandas_object(plain, index=False).to_numpy(np.uint64)
 
 

@@ -171,11 +171,10 @@ class Prior(Shown):
 
         Of groups that clients share; ``covariance`` has in it where groups not yet seen might be.
         """
-        weights, starts = self.weights_of_groups[:, None], self.starts[:-1]
+        weights, starts = self.shares_of_groups[:, None], self.starts[:-1]
         own = 0.0 if self.covariances is None else np.diagonal(self.covariances, axis1=1, axis2=2)
-        total = np.add.reduceat(weights, starts)
-        mean = np.add.reduceat(weights * self.atoms, starts) / total
-        second = np.add.reduceat(weights * (self.atoms**2 + own), starts) / total
+        mean = np.add.reduceat(weights * self.atoms, starts)
+        second = np.add.reduceat(weights * (self.atoms**2 + own), starts)
         return np.median(np.sqrt(np.maximum(second - mean**2, 0.0)), axis=0)
 
     @cached_property
@@ -207,13 +206,15 @@ class Prior(Shown):
         return shared if shared.any() else np.ones_like(shared)
 
     @cached_property
-    def weights_of_groups(self) -> Array:
-        """Weights of the components that clients share, else zero, (m,).
+    def shares_of_groups(self) -> Array:
+        """Weights of the components that clients share, with sum one in each population, else zero, (m,).
 
         In a population in which each client has a component of its own, of all components.
         """
-        none = ~np.logical_or.reduceat(self.shared, self.starts[:-1])
-        return np.where(self.shared | np.repeat(none, np.diff(self.starts)), self.weights, 0.0)
+        starts, many = self.starts[:-1], np.diff(self.starts)
+        none = np.repeat(~np.logical_or.reduceat(self.shared, starts), many)
+        weights = np.where(self.shared | none, self.weights, 0.0)
+        return weights / np.repeat(np.add.reduceat(weights, starts), many)
 
     @property
     def groups_in_each(self) -> NDArray[np.intp]:

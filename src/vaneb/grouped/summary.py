@@ -47,10 +47,8 @@ class PopulationSummary:
 
     def _average(self, values: Array) -> Array:
         prior = self.prior
-        weights, starts = prior.weights_of_groups, prior.starts[:-1]
-        total = np.add.reduceat(weights, starts)
-        parts = np.add.reduceat(weights.reshape(-1, *[1] * (values.ndim - 1)) * values, starts)
-        return parts / total.reshape(-1, *[1] * (values.ndim - 1))
+        shares = prior.shares_of_groups.reshape(-1, *[1] * (values.ndim - 1))
+        return np.add.reduceat(shares * values, prior.starts[:-1])
 
     @cached_property
     def fixed(self) -> NDArray[np.bool_]:

@@ -237,7 +237,7 @@ class Prior(Shown):
             low, high = self.group_counts()
             groups = f"{low} to {high}" if low < high else str(high)
             said = "one group" if high == 1 else f"a mixture of {groups} groups"
-        return said + (f"; posterior over {self.populations} populations" if self.populations > 1 else "")
+        return said + (f"; posterior over {self.populations:,} populations" if self.populations > 1 else "")
 
     def __repr__(self) -> str:
         return f"Prior({self}; {', '.join(map(repr, self.names))})"

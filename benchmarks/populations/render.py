@@ -116,6 +116,11 @@ def pm(value: float, error: float, digits: int) -> str:
     return f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if np.isfinite(error) else "")
 
 
+def lead(log_ratio: float, error: float) -> str:
+    """A ratio as percent; one replicate has no standard error."""
+    return f"{100 * np.expm1(log_ratio):+.1f}" + (f" ± {100 * error:.1f}%" if np.isfinite(error) else "%")
+
+
 def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}%"
 
@@ -159,9 +164,7 @@ def all_cells(found: dict[Cell, dict[str, Column]], method: str) -> str:
                     text += f" ({columns[name].values('ratio').max():.2f})"
                 line.append(f"**{text}**" if name == best else text)
             gap = against(columns, method)
-            line.append(
-                "" if gap is None else f"{100 * np.expm1(gap[1]):+.1f} ± {100 * gap[2]:.1f}% ({gap[0]})"
-            )
+            line.append("" if gap is None else f"{lead(gap[1], gap[2])} ({gap[0]})")
             errors.append(line)
             truth = max(columns.values(), key=lambda column: len(column.rows)).values("oracle_coverage")
             line = [label, f"{100 * truth.mean():.0f} ({100 * truth.min():.0f})"]
@@ -220,7 +223,7 @@ def missed(found: dict[Cell, dict[str, Column]], method: str) -> list[str]:
         count += 1
         gap = against(found[cell], method)
         if gap is not None and np.expm1(gap[1]) > ABOVE:
-            behind.append(f"{place(cell)}: {100 * np.expm1(gap[1]):+.1f} ± {100 * gap[2]:.1f}% over {gap[0]}")
+            behind.append(f"{place(cell)}: {lead(gap[1], gap[2])} over {gap[0]}")
         own = found[cell][method]
         held, error = mean_and_error(own.values("coverage"))
         if misses(cell.K, held):
